@@ -25,6 +25,7 @@ from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
 EXAMPLE = "fairseq-diverse run toy --help    # the flags of a command, and an example"
+QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
 SHELLS = ("bash", "zsh", "tcsh")
 DOCTOR = "fairseq-diverse doctor"
 COMMANDS = {
@@ -120,14 +121,8 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
 
 def _add_own_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that any command takes, before it and behind it; `main` takes them."""
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars, no warnings")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show fairseq's log messages")
-
-
-def _own_flags(argv: list[str]) -> tuple[set[str], list[str]]:
-    """The flags that any command takes, in full, and the rest."""
-    names = {"-q": "--quiet", "-v": "--verbose", "--quiet": "--quiet", "--verbose": "--verbose"}
-    return {names[word] for word in argv if word in names}, [word for word in argv if word not in names]
+    parser.add_argument(*QUIET, action="store_true", help="no progress bars, no warnings")
+    parser.add_argument(*VERBOSE, action="store_true", help="show fairseq's log messages")
 
 
 def _check_paths(args: argparse.Namespace) -> None:
@@ -172,12 +167,12 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8 in every locale; names of files may be anything
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     import_less()
-    own, argv = _own_flags(argv)
-    if "--quiet" in own:
+    if {*QUIET} & {*argv}:
         os.environ["TQDM_DISABLE"] = "1"
         logging.root.setLevel(logging.ERROR)
-    if "--verbose" in own:
+    if {*VERBOSE} & {*argv}:
         logging.root.setLevel(logging.INFO)
+    argv = [word for word in argv if word not in QUIET + VERBOSE]
     folder, command = None, argv[0] if argv else ""
     try:
         if command in user_dir.COMMANDS:

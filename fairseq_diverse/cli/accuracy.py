@@ -8,16 +8,16 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairseq_diverse import register
 from fairseq_diverse.cli import named_checkpoints
+from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
+from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.files import write_text
 from fairseq_diverse.support.pictures import add_picture_arguments, for_paper, save_figure
 from fairseq_diverse.support.tables import in_columns, one_line
-
-if TYPE_CHECKING:
-    from fairseq_diverse.metrics.accuracy import Accuracy
 
 PATHS = ("checkpoints", "data")
 EXAMPLE = (
@@ -30,11 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a trained classifier and its name in the table")
     add("--data", required=True, help="data folder that they were trained on")
-    add(
-        "--checkpoint-data",
-        metavar="DIR",
-        help="new folder of the data that probed encoders were trained on, if it was moved",
-    )
+    moved = "new folder of the data that probed encoders were trained on, if it was moved"
+    add("--checkpoint-data", metavar="DIR", help=moved)
     add("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
     add("--save", type=Path, metavar="FILE", help="also write JSON, with 1 (correct) or 0 per example")
     add_picture_arguments(parser, "also draw a plot")
@@ -48,9 +45,7 @@ def main(args: argparse.Namespace) -> None:
 def _measure(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from fairseq_diverse import register
     from fairseq_diverse.analysis.predictions import classified
-    from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy
     from fairseq_diverse.models.loading import load_models
 
     register()
@@ -78,8 +73,7 @@ def _measure(args: argparse.Namespace) -> None:
                 found.setdefault(name, {})[row] = Accuracy([*map(labels.count, range(task.classes))], hits)
     if args.save is not None:
         content = {name: {row: part._asdict() for row, part in rows.items()} for name, rows in found.items()}
-        with atomic_write(args.save) as file:
-            json.dump(content, file)
+        write_text(args.save, json.dumps(content))
     print_table(found, -1 in trained)
     if args.out is not None:
         lengths = [int(length) for length in next(iter(found.values()))]
@@ -87,16 +81,13 @@ def _measure(args: argparse.Namespace) -> None:
         save_figure(draw_accuracy(lengths, accuracies, max(trained)), args.out)
 
 
-def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
+def print_table(found: dict[str, dict[str, Accuracy]], probing: bool) -> None:
     """One row per split, one column per name, and totals: all lengths, or the groups of probes."""
-    from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
-    from fairseq_diverse.metrics.accuracy import pooled
-
     known = TASKS if probing else tuple(next(iter(found.values())))
     rows = [row for row in known if any(row in of_name for of_name in found.values())]
     cells = [["task" if probing else "operators", "examples", "largest class", *map(one_line, found)]]
 
-    def add(name: str, parts: "Sequence[Accuracy | None]") -> None:
+    def add(name: str, parts: Sequence[Accuracy | None]) -> None:
         first = next(part for part in parts if part is not None)
         shares = ("" if part is None else f"{part.share:.2f}" for part in parts)
         cells.append([name, f"{len(first.hits):,}", f"{first.largest:.2f}", *shares])

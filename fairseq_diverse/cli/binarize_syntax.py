@@ -18,9 +18,14 @@ from typing import Any
 
 from fairseq_diverse.cli import first_lines
 from fairseq_diverse.preparation.config import SEGMENTERS
-from fairseq_diverse.support.errors import warn
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
+from fairseq_diverse.support.errors import UserError, warn
+from fairseq_diverse.support.files import atomic_write, write_text
 from fairseq_diverse.support.paths import source_prefix
+from fairseq_diverse.syntax.attachment import kept_trees
+from fairseq_diverse.syntax.makers import named_makers
+from fairseq_diverse.syntax.parse import record_path
+from fairseq_diverse.syntax.parsers import recorded_parsers
 
 PATHS = ("data",)
 EXAMPLE = (
@@ -33,9 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", required=True, type=Path, metavar="DIR", help="binarized data")
     add("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for each of --splits")
-    add(
-        "--constituency", metavar="FILES", help="PTB files, one tree a line or as treebanks have them; {split} likewise"
-    )
+    constituency = "PTB files, one tree a line or as treebanks have them; {split} likewise"
+    add("--constituency", metavar="FILES", help=constituency)
     add("--parser", metavar="NAME", help="who made trees that `parse` did not make: NAME, or KIND=NAME,KIND=NAME")
     add("--copy", type=Path, metavar="DIR", help="leave DATA as it is, and make DIR: the same data with these trees")
     add("--text", metavar="FILES", help="the source text in subwords (default: DIR/text/bpe.{split}.SOURCE)")
@@ -56,12 +60,6 @@ def main(args: argparse.Namespace) -> None:
         if pattern and "{split}" not in pattern and len(splits) > 1:
             raise ValueError(f"--{flag} {pattern}: must contain {{split}}, which becomes each of {args.splits}")
     from fairseq_diverse.data.trees import available_trees, binarize
-    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
-    from fairseq_diverse.support.errors import UserError
-    from fairseq_diverse.syntax.attachment import kept_trees
-    from fairseq_diverse.syntax.makers import named_makers
-    from fairseq_diverse.syntax.parse import record_path
-    from fairseq_diverse.syntax.parsers import recorded_parsers
 
     if not (args.source_lang and args.target_lang and args.text and args.subwords):
         record = read_record(args.data)
@@ -75,26 +73,19 @@ def main(args: argparse.Namespace) -> None:
     named = named_makers("--parser", args.parser) if args.parser is not None else {}
     parsers: dict[str, dict[str, Any]] = {}
     for split in splits:
-        text, dependency, constituency = (
-            Path(pattern.replace("{split}", split)) if pattern else None
-            for pattern in (args.text, args.dependency, args.constituency)
-        )
-        assert text is not None
+        patterns = {kind: getattr(args, kind) for kind in ("dependency", "constituency")}
+        files = {kind: Path(pattern.replace("{split}", split)) for kind, pattern in patterns.items() if pattern}
         prefix = source_prefix(folder, split, args.source_lang, args.target_lang)
         there: list[str] = []
         with suppress(UserError):  # a damaged description is replaced
             there = available_trees(prefix)
-        made: dict[str, dict[str, Any]] = {}
-        for kind, path in (("dependency", dependency), ("constituency", constituency)):
-            if path:
-                made[kind] = _maker(record_path(path), kind, named.get(kind, ""))
+        made = {kind: _maker(record_path(path), kind, named.get(kind, "")) for kind, path in files.items()}
         if unused := sorted({*named.values()} - {how["parser"] for how in made.values()}):
             raise ValueError(f"--parser {args.parser}: by what `parse` recorded, {unused[0]} made no trees of {split}")
-        counts = binarize(prefix, text, dependency, constituency, args.subwords, made)
-        for kind in there:
-            if not getattr(args, kind):
-                gone = f"its {kind} trees are gone; give --{kind} FILES as well to have both"
-                warn(f"{split}: {gone}")
+        text, dependency = Path(args.text.replace("{split}", split)), files.get("dependency")
+        counts = binarize(prefix, text, dependency, files.get("constituency"), args.subwords, made)
+        for kind in (kind for kind in there if kind not in files):
+            warn(f"{split}: its {kind} trees are gone; give --{kind} FILES as well to have both")
         if dependency and split != "train":
             kept = kept_trees(folder, split, args.source_lang, args.target_lang)
             with open(dependency, "rb") as trees, atomic_write(kept, "wb") as copy:
@@ -108,8 +99,7 @@ def main(args: argparse.Namespace) -> None:
         parsers = parsers if args.copy else recorded_parsers(record, str(args.data / FILE)) | parsers
         record |= {"parsers": {kind: how for kind, how in parsers.items() if "model" in how}}
     if own or args.copy:
-        with atomic_write(folder / FILE) as file:
-            json.dump(record, file, indent=2, ensure_ascii=False)
+        write_text(folder / FILE, json.dumps(record, indent=2, ensure_ascii=False))
 
 
 def _copy(data: Path, copy: Path) -> None:
@@ -118,8 +108,6 @@ def _copy(data: Path, copy: Path) -> None:
     Raises:
         ValueError: the folder is that of the data, or not a copy of them.
     """
-    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
-
     digest = entry(data, read_record(data), "hash")
     other = (copy / FILE).is_file() and entry(copy, read_record(copy), "hash") != digest
     if other or copy.resolve() == data.resolve():
@@ -138,8 +126,6 @@ def _copy(data: Path, copy: Path) -> None:
 
 def _maker(record: Path, kind: str, named: str) -> dict[str, Any]:
     """The parser that ``parse`` recorded beside its trees, else the one that is named."""
-    from fairseq_diverse.syntax.parsers import recorded_parsers
-
     if not record.exists():
         return {"parser": named}
     try:

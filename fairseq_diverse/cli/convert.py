@@ -8,6 +8,8 @@ No code in it is run. The new folder has model.pt, dict.txt, and what `fairseq-d
 import argparse
 from pathlib import Path
 
+from fairseq_diverse import register
+
 PATHS = ("folder",)
 EXAMPLE = "fairseq-diverse convert t5-base --out t5-base-fairseq"
 
@@ -18,8 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse import register
-
     register()
     from fairseq_diverse.models.converting import convert
 

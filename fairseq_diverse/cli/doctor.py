@@ -16,6 +16,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from fairseq_diverse import register
 from fairseq_diverse.support.installed import FAIRSEQ, NAME, install, versions
 from fairseq_diverse.support.paths import PACKAGE
 
@@ -164,7 +165,6 @@ def _plugin() -> Iterator[Check]:
     if not find_spec("fairseq"):
         yield Check(NAME, "wrong", "without fairseq only its attentions work", install("fairseq"))
         return
-    from fairseq_diverse import register
     from fairseq_diverse.host.programs import architectures
 
     register()

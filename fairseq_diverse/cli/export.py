@@ -13,6 +13,8 @@ import argparse
 from functools import partial
 from pathlib import Path
 
+from fairseq_diverse import __version__, register
+
 PATHS = ("checkpoints", "data")
 EXAMPLE = """fairseq-diverse export --to safetensors --out shared/my-model runs/DATA-SIZE-ROW/seed1
   fairseq-diverse export --to fairseq --out plain.pt average.pt"""
@@ -44,8 +46,6 @@ def main(args: argparse.Namespace) -> None:
             raise ValueError(f"--out {args.out}: a folder; name a file")
     if args.out.resolve() == checkpoint.resolve():
         raise ValueError(f"--out {args.out}: is the checkpoint; name another file")
-    from fairseq_diverse import register
-
     register()
     if args.to == "safetensors":
         return _share(checkpoint, args)
@@ -67,7 +67,6 @@ def _of_run(folder: Path) -> Path:
 
 
 def _share(checkpoint: Path, args: argparse.Namespace) -> None:
-    from fairseq_diverse import __version__
     from fairseq_diverse.checkpoints.shared import CARD
     from fairseq_diverse.models.sharing import export_shared
     from fairseq_diverse.reports.card import model_card

@@ -9,13 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairseq_diverse import register
+from fairseq_diverse.metrics.glue import HEADINGS, dev_scores
+from fairseq_diverse.preparation.glue import HIGHEST, TASKS, GlueTask
+from fairseq_diverse.preparation.pipeline import Preprocessing, glue_task, languages, read_record
 from fairseq_diverse.support.errors import UserError, warn
-from fairseq_diverse.support.files import atomic_write
-
-if TYPE_CHECKING:
-    from fairseq_diverse.preparation.glue import GlueTask
+from fairseq_diverse.support.files import read_lines, write_text
 
 TEXT_TO_TEXT = "text_to_text"
 PATHS = ("checkpoint", "data")
@@ -34,12 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from fairseq_diverse import register
     from fairseq_diverse.analysis.predictions import answers, predict
-    from fairseq_diverse.metrics.glue import HEADINGS, dev_scores
     from fairseq_diverse.models.loading import load_models, task_of
-    from fairseq_diverse.preparation.glue import TASKS
-    from fairseq_diverse.preparation.pipeline import glue_task, languages, read_record
 
     if args.max_tokens < 1:
         raise UserError(f"--max-tokens {args.max_tokens}: must be above 0")
@@ -48,19 +45,16 @@ def main(args: argparse.Namespace) -> None:
     if (task := TASKS.get(glue_task(record) or "")) is None:
         raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
 
-    as_text = bool(languages(args.data, record)[1])
+    source, target = languages(args.data, record)
+    as_text = bool(target)
 
     def look(settings: Mapping[str, Any]) -> dict[str, Any]:
-        if as_text and task_of(settings) != TEXT_TO_TEXT:
-            raise UserError(f"{args.checkpoint}: not trained for {task.name} as text, --task {TEXT_TO_TEXT}")
-        if as_text:
-            _warn_of_other_task(args.checkpoint, str(settings.get("data")), task.name)
-            return dict(zip(("source_lang", "target_lang"), languages(args.data, record), strict=True))
-        classes = settings.get("num_classes")
-        if task_of(settings) != "sentence_prediction" or classes != (len(task.labels) or 1):  # of other dictionaries
-            raise UserError(f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction")
+        wanted = TEXT_TO_TEXT if as_text else "sentence_prediction"
+        other_classes = not as_text and settings.get("num_classes") != (len(task.labels) or 1)
+        if task_of(settings) != wanted or other_classes:  # of other dictionaries
+            raise UserError(f"{args.checkpoint}: not trained for {task.name}{' as text' * as_text}, --task {wanted}")
         _warn_of_other_task(args.checkpoint, str(settings.get("data")), task.name)
-        return {}
+        return {"source_lang": source, "target_lang": target} if as_text else {}
 
     (model,), _, trained = load_models([args.checkpoint], args.data, look)
     wanted = [*task.named("valid").items(), *(task.named("test").items() if args.predictions else ())]
@@ -82,8 +76,7 @@ def main(args: argparse.Namespace) -> None:
             found[name] = dev_scores(task.metrics, predictions, targets, classes=not task.regression)
             found[name] |= {"no_label": len(others[name])} if as_text else {}
     if args.save is not None:
-        with atomic_write(args.save) as file:
-            json.dump(found, file)
+        write_text(args.save, json.dumps(found))
     for name, part in found.items():
         for metric, score in part["metrics"].items():
             most = f" (most frequent label: {part['majority'][metric]:.2f})" if "majority" in part else ""
@@ -94,18 +87,12 @@ def main(args: argparse.Namespace) -> None:
             print(f"{name}: {len(words):,} answers are no label and count as wrong, such as {shown}")
 
 
-def _read(
-    task: "GlueTask", written: Sequence[str], data: str, split: str
-) -> tuple[list[float], list[float], list[str]]:
+def _read(task: GlueTask, written: Sequence[str], data: str, split: str) -> tuple[list[float], list[float], list[str]]:
     """What a model's subwords mean, the targets of a dev set, and the answers that are no label.
 
     As in the authors' code, such an answer is another class than the right one, for Matthews a class of its own, -1, or
     the score -1. In a test set, whose labels are not known, it is the first class, or 0.
     """
-    from fairseq_diverse.preparation.glue import HIGHEST
-    from fairseq_diverse.preparation.pipeline import Preprocessing
-    from fairseq_diverse.support.files import read_lines
-
     steps = Preprocessing.load(data)
     answers = [steps.decode(line) for line in written]
     read = task.read_answers(answers)
@@ -116,32 +103,25 @@ def _read(
         targets = [value or 0.0 for value in task.read_answers(read_lines(Path(data) / "text" / f"{split}.label"))]
         if task.regression:
             wrong = [-1 / HIGHEST] * len(targets)
-        elif (
-            "matthews" in task.metrics
-        ):  # the opposite class would be a correlation of -1, which is worse than guessing
+        elif "matthews" in task.metrics:  # the opposite class would be a correlation of -1, worse than guessing
             wrong = [-1.0] * len(targets)
         else:
             wrong = [(value + 1) % len(task.labels) for value in targets]
     return [other if value is None else value for value, other in zip(read, wrong, strict=True)], targets, others
 
 
-def write_predictions(task: "GlueTask", predictions: Sequence[float], path: Path) -> None:
+def write_predictions(task: GlueTask, predictions: Sequence[float], path: Path) -> None:
     """The file that GLUE's site takes: a header, then the number of each example and its label or score."""
-    from fairseq_diverse.preparation.glue import HIGHEST
-
     if task.regression:
         shown = [f"{min(max(value, 0.0), 1.0) * HIGHEST:.3f}" for value in predictions]
     else:
         shown = [task.labels[int(number)] for number in predictions]
-    with atomic_write(path) as f:
-        f.write("index\tprediction\n")
-        f.writelines(f"{number}\t{label}\n" for number, label in enumerate(shown))
+    lines = (f"{number}\t{label}\n" for number, label in enumerate(shown))
+    write_text(path, "index\tprediction\n" + "".join(lines))
 
 
 def _warn_of_other_task(checkpoint: str, data: str, task: str) -> None:
     """Where the data folder of training is still there and holds another task, of as many classes perhaps."""
-    from fairseq_diverse.preparation.pipeline import glue_task, read_record
-
     with suppress(ValueError):
         if (other := glue_task(read_record(data))) not in (None, task):
             warn(f"{checkpoint} was trained on {data}, {other}, not {task}")

@@ -25,7 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse import register
+from fairseq_diverse.support.files import write_text
 from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.support.pictures import add_picture_arguments, for_paper, save_figure
 from fairseq_diverse.support.tables import in_columns
@@ -58,7 +59,6 @@ def main(args: argparse.Namespace) -> None:
 def _measure(args: argparse.Namespace) -> None:
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
-    from fairseq_diverse import register
     from fairseq_diverse.analysis.heads import draw_figures, inspect_heads
     from fairseq_diverse.analysis.roles import roles
     from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
@@ -91,8 +91,7 @@ def _measure(args: argparse.Namespace) -> None:
     content |= {"roles": roles(figures), "attentions": {f"{c}:{layer}": of for (c, layer), of in attentions.items()}}
     content |= {"without tree": without_tree} if has_trees else {}
     if args.save:
-        with atomic_write(args.save) as file:
-            json.dump(content, file)
+        write_text(args.save, json.dumps(content))
     if args.json:
         print(json.dumps(content))
         return

@@ -7,6 +7,9 @@ Train on them with --task logical_inference.
 import argparse
 from pathlib import Path
 
+from fairseq_diverse.data.formulas import RELATIONS
+from fairseq_diverse.data.logic import MOST_OPERATORS, write_corpus
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.tables import in_columns
 
 EXAMPLE = "fairseq-diverse logic --out logic-data --pairs 20000 --seed 1"
@@ -22,10 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
-
-    from fairseq_diverse.data.formulas import RELATIONS
-    from fairseq_diverse.data.logic import MOST_OPERATORS, write_corpus
-    from fairseq_diverse.support.errors import UserError
 
     if args.pairs < 2:
         raise UserError(f"--pairs {args.pairs}: at least 2, one to train on and one to test")

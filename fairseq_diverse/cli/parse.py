@@ -14,7 +14,17 @@ import collections
 import os
 from pathlib import Path
 
+import msgspec
+
 from fairseq_diverse.cli import first_lines
+from fairseq_diverse.support import slurm
+from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.languages import base_language
+from fairseq_diverse.support.paths import runs_dir
+from fairseq_diverse.support.processes import Busy, cores
+from fairseq_diverse.syntax.parse import join_shards, parse_file, refuse_other, shard_path
+from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
+from fairseq_diverse.syntax.pcfg import train
 
 EXAMPLE = (
     "fairseq-diverse parse --kind dependency --input 'data/multi30k_en_de/text/tok.{split}.en' "
@@ -47,11 +57,6 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.support.languages import base_language
-    from fairseq_diverse.support.processes import Busy, cores
-    from fairseq_diverse.syntax.parse import join_shards, parse_file, refuse_other, shard_path
-    from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
-
     if args.train_pcfg:
         return _train_pcfg(args)
     name = args.parser or parser_of(args.kind, args.model)
@@ -61,9 +66,9 @@ def main(args: argparse.Namespace) -> None:
     model = located(args.model) if args.model else usual
     if not model:
         raise ValueError(f"--language {args.language}: no default model of {name} for it; give --model")
-    for flag in ("workers", "shards"):
-        if getattr(args, flag) is not None and getattr(args, flag) < 1:
-            raise ValueError(f"--{flag} {getattr(args, flag)}: at least 1 is needed")
+    for flag, count in (("workers", args.workers), ("shards", args.shards)):
+        if count is not None and count < 1:
+            raise ValueError(f"--{flag} {count}: at least 1 is needed")
     shard = _shard(args.shard) if args.shard is not None else None
     if args.join and not args.shard:
         raise ValueError("--join: give --shard I/N too")
@@ -103,11 +108,6 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _train_pcfg(args: argparse.Namespace) -> None:
-    import msgspec
-
-    from fairseq_diverse.support.files import atomic_write
-    from fairseq_diverse.syntax.pcfg import train
-
     if args.kind != "constituency" or args.parser not in (None, "pcfg") or args.model:
         raise ValueError("--train-pcfg: goes with --kind constituency, without --model or another --parser")
     grammar, trees = train(args.train_pcfg)
@@ -118,20 +118,13 @@ def _train_pcfg(args: argparse.Namespace) -> None:
 
 
 def _queue(args: argparse.Namespace) -> None:
-    """Queue this command for every shard.
-
-    Raises:
-        UserError: see ``support.slurm.submit``.
-    """
-    from fairseq_diverse.support.paths import runs_dir
-    from fairseq_diverse.support.slurm import Command, submit
-
+    """Queue this command for every shard."""
     flags = argparse.ArgumentParser(add_help=False)  # which knows abbreviated flags
     _add_slurm(flags)
     line = flags.parse_known_args(args.words)[1]
     shards = [f"{number}/{args.shards}" for number in range(1, args.shards + 1)]
-    jobs = [Command([*line, "--shard", shard, "--join"]) for shard in shards]
-    for shard, job in zip(shards, submit(jobs, len(jobs), args.slurm, runs_dir() / "slurm"), strict=True):
+    jobs = [slurm.Command([*line, "--shard", shard, "--join"]) for shard in shards]
+    for shard, job in zip(shards, slurm.submit(jobs, len(jobs), args.slurm, runs_dir() / "slurm"), strict=True):
         print(f"shard {shard}: job {job}")
     print(f"logs of jobs: {runs_dir() / 'slurm'}")
 

@@ -1,30 +1,4 @@
-"""``plot attention``: per-head maps of a sentence pair."""
-
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from fairseq_diverse.cli import distinct_checkpoints
-from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.paths import source_prefix
-from fairseq_diverse.support.pictures import fitting, save_figure
-from fairseq_diverse.support.tables import readable
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairseq_diverse.analysis.attention_maps import Panel, SentencePair
-    from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel as Model
-    from fairseq_diverse.preparation import Preprocessing
-
-EXAMPLE = (
-    "fairseq-diverse plot attention --path checkpoint_best.pt --data data/multi30k_en_de "
-    "--source 'A dog runs.' --component cross --layer 3 --out maps.png"
-)
-
-
-DESCRIPTION = """Draw attention maps: the weights of each head for one sentence pair, one panel per head.
+"""Draw attention maps: the weights of each head for one sentence pair, one panel per head.
 
 Rows are attending words, columns are attended words. Weights are summed over the subwords of a column and averaged over
 those of a row (--subwords: one row and column per subword). All panels share one colour scale; the colour bar shows its
@@ -36,12 +10,38 @@ factors by which syntax multiplies the weights (white: masked; the largest of a 
 Several checkpoints are drawn side by side, one row per head (Zhang et al., 2021, Fig. 5).
 """
 
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-def add_parser(kinds: Any) -> argparse.ArgumentParser:
+from fairseq_diverse import register
+from fairseq_diverse.cli import distinct_checkpoints
+from fairseq_diverse.preparation import Preprocessing
+from fairseq_diverse.preparation.pipeline import FILE
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import read_lines
+from fairseq_diverse.support.paths import source_prefix
+from fairseq_diverse.support.pictures import fitting, save_figure
+from fairseq_diverse.support.tables import readable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairseq_diverse.analysis.attention_maps import Panel, SentencePair
+    from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel as Model
+
+EXAMPLE = (
+    "fairseq-diverse plot attention --path checkpoint_best.pt --data data/multi30k_en_de "
+    "--source 'A dog runs.' --component cross --layer 3 --out maps.png"
+)
+
+
+def add_parser(kinds: Any) -> None:
     parser = kinds.add_parser(
         "attention",
         help="per-head maps of a sentence pair",
-        description=DESCRIPTION,
+        description=__doc__,
         epilog=f"example:\n  {EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,34 +52,23 @@ def add_parser(kinds: Any) -> argparse.ArgumentParser:
     source.add_argument("--source", metavar="TEXT", help="raw source sentence; parsed as the data were if need be")
     source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's --split, with its trees")
     add("--split", help="split that --sentence counts in (default: test)")
-    add(
-        "--target",
-        metavar="TEXT",
-        help="raw target sentence (default: the model's translation, up to 10 plus twice the source's subwords; for "
-        "several checkpoints the reference)",
-    )
-    add(
-        "--component",
-        choices=("encoder", "decoder", "cross"),
-        default="encoder",
-        help="attention to draw (default: encoder)",
-    )
+    target = "raw target sentence (default: the model's translation, up to 10 plus twice the source's subwords; for "
+    add("--target", metavar="TEXT", help=f"{target}several checkpoints the reference)")
+    components = ("encoder", "decoder", "cross")
+    add("--component", choices=components, default="encoder", help="attention to draw (default: encoder)")
     layer = parser.add_mutually_exclusive_group(required=True)
     layer.add_argument("--layer", type=int, help="one layer, counted from 1 at the bottom")
     layer.add_argument("--layers", metavar="all|1-3|1,4", help="several layers, one row of panels each")
     add("--heads", metavar="1,2", help="only these heads, counted from 1 (default: all)")
     add("--subwords", action="store_true", help="rows and columns are subwords, not words")
-    parser.set_defaults(read_paths=("path", "data"))
-    return parser
+    parser.set_defaults(read_paths=("path", "data"), draw=plot_attention)
 
 
 def plot_attention(args: argparse.Namespace) -> None:
     if args.split is not None and args.sentence is None:
         raise UserError(f"--split {args.split}: is for --sentence; leave it out with --source")
-    from fairseq_diverse import register
     from fairseq_diverse.analysis.attention_maps import draw_panels, side_by_side
     from fairseq_diverse.models.loading import load_model, require_translation
-    from fairseq_diverse.preparation import Preprocessing
 
     register()
     named = distinct_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
@@ -117,7 +106,7 @@ def _title_and_axes(args: argparse.Namespace) -> tuple[str, tuple[str, str]]:
 
 
 def _pair(
-    args: argparse.Namespace, model: "Model", task: Any, preprocessing: "Preprocessing", reference: bool
+    args: argparse.Namespace, model: "Model", task: Any, preprocessing: Preprocessing, reference: bool
 ) -> "SentencePair":
     """The sentence pair as a model reads it, with the ``reference`` as its target, or with the model's translation."""
     from fairseq_diverse.analysis.attention_maps import encode_pair
@@ -161,7 +150,7 @@ def _panels(args: argparse.Namespace, model: "Model", pair: "SentencePair", name
 
 
 def sentence_of_split(
-    data: Path, split: str, preprocessing: "Preprocessing", number: int, needed: Sequence[str]
+    data: Path, split: str, preprocessing: Preprocessing, number: int, needed: Sequence[str]
 ) -> "tuple[str, Tensor | None]":
     """Raw sentence ``number`` of a split, and its trees if a model needs them."""
     from fairseq_diverse.data.trees import SyntaxDataset
@@ -171,22 +160,20 @@ def sentence_of_split(
     return line, SyntaxDataset(str(prefix), needed)[number - 1] if needed else None
 
 
-def parsed(data: Path, preprocessing: "Preprocessing", line: str, needed: Sequence[str]) -> "Tensor":
+def parsed(data: Path, preprocessing: Preprocessing, line: str, needed: Sequence[str]) -> "Tensor":
     """The trees of a raw sentence, by the parsers of the data's trees.
 
     Raises:
         UserError: the data have none, or the parsers find no tree.
     """
     from fairseq_diverse.data.live_trees import LiveTrees
-    from fairseq_diverse.preparation.pipeline import FILE
     from fairseq_diverse.syntax.parsers import recorded_parsers
 
     where, record, source = str(data / FILE), preprocessing.record, preprocessing.source
     recorded = recorded_parsers(record, where) if source == record["source"] else {}
     if missing := [kind for kind in needed if kind not in recorded]:
-        raise UserError(
-            f"--source: needs {' and '.join(missing)} trees, and {where} names no parser; take --sentence N"
-        )
+        lacking = f"{' and '.join(missing)} trees, and {where} names no parser"
+        raise UserError(f"--source: needs {lacking}; take --sentence N")
     parsers = {kind: how | {"given": f"{where}: model"} for kind, how in recorded.items()}
     tokenized = preprocessing.tokens["source"].tokenize(line)
     pieces = preprocessing.subwords["source"].segment(tokenized)
@@ -198,8 +185,6 @@ def parsed(data: Path, preprocessing: "Preprocessing", line: str, needed: Sequen
 
 def line_of_split(data: Path, split: str, language: str, number: int) -> str:
     """Raw line ``number`` of a split, counted from 1."""
-    from fairseq_diverse.support.files import read_lines
-
     lines = read_lines(data / "text" / f"{split}.{language}")
     if not 1 <= number <= len(lines):
         raise ValueError(f"--sentence {number}: the {split} split has sentences 1 to {len(lines)}")
@@ -209,7 +194,7 @@ def line_of_split(data: Path, split: str, language: str, number: int) -> str:
 def parse_heads(text: str | None, count: int) -> list[int]:
     """The numbers in ``--heads``; all ``count`` heads where it is absent."""
     if text is None:
-        return list(range(1, count + 1))
+        return [*range(1, count + 1)]
     heads = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
     if not all(1 <= head <= count for head in heads) or len(set(heads)) < len(heads):
         raise ValueError(f"--heads {text}: different numbers from 1 to {count} expected, joined by commas")

@@ -31,16 +31,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os.path import commonpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import yaml
 
 from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
-from fairseq_diverse.preparation import eraser, glue
+from fairseq_diverse.preparation import DataConfig, eraser, extraction, glue, prepare
+from fairseq_diverse.preparation.download import fetch
+from fairseq_diverse.preparation.encoding import Encoding, of_data, of_gpt2, of_t5, of_wordpiece
+from fairseq_diverse.preparation.prepare import wrong_pairs
+from fairseq_diverse.preparation.raw import OTHERS, SACREBLEU, WANTED, joint
 from fairseq_diverse.support.errors import warn
+from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
-
-if TYPE_CHECKING:
-    from fairseq_diverse.preparation import DataConfig
-    from fairseq_diverse.preparation.encoding import Encoding
+from fairseq_diverse.support.processes import locked
+from fairseq_diverse.support.yaml_files import check_text, read_yaml
 
 EXAMPLE = """fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/multi30k_en_de
   fairseq-diverse prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --bpe-size 8000 \\
@@ -63,21 +68,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own = parser.add_argument_group("files of your own, instead of NAME and --raw")
     own.add_argument("--source", metavar="LANGUAGE", help="source language, the ending of its files, such as de")
     own.add_argument("--target", metavar="LANGUAGE", help="target language (default: none, monolingual text)")
-    own.add_argument(
-        "--train",
-        metavar="PREFIX",
-        help="training text: raw/train means raw/train.de and raw/train.en; or a .tsv, .tmx",
-    )
+    train = "training text: raw/train means raw/train.de and raw/train.en; or a .tsv, .tmx"
+    own.add_argument("--train", metavar="PREFIX", help=train)
     own.add_argument("--valid", metavar="PREFIX", help="validation text")
-    own.add_argument(
-        "--test", metavar="PREFIX", nargs="+", help="test text, one or several test sets, also sacrebleu:NAME"
-    )
+    test = "test text, one or several test sets, also sacrebleu:NAME"
+    own.add_argument("--test", metavar="PREFIX", nargs="+", help=test)
     own.add_argument("--bpe-size", metavar="N", type=int, help="number of BPE merges (default: 32000)")
     add("--no-download", action="store_true", help="list missing archives, download none")
     counts = parser.add_mutually_exclusive_group()
-    counts.add_argument(
-        "--strict-counts", action="store_true", help="stop if numbers of lines or pairs differ from those known"
-    )
+    strict = "stop if numbers of lines or pairs differ from those known"
+    counts.add_argument("--strict-counts", action="store_true", help=strict)
     counts.add_argument("--accept-counts", action="store_true", help="only warn if they differ (the default)")
     add("--out", type=Path, help="folder to create (default: data/NAME in the folder of runs)")
     add("--monolingual", metavar="LANGUAGE", nargs="?", const="", help="only this language (default: the source)")
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.preparation.encoding import of_gpt2, of_t5, of_wordpiece
+    from fairseq_diverse.preparation.prepare_glue import prepare_glue
 
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
@@ -101,7 +101,7 @@ def main(args: argparse.Namespace) -> None:
     if given := [f"--{name.replace('_', '-')}" for name in OWN if getattr(args, name) is not None]:
         _check_own(args, given[0])
     elif not args.configs:
-        raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
+        raise ValueError(f"what is to be prepared? W{BOTH_WAYS.removeprefix('w')}")
     own = {glue.BERT: of_wordpiece(args.wordpiece)} if args.wordpiece else {}
     own |= {glue.T5: of_t5(args.sentencepiece)} if args.sentencepiece else {}
     encoding = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else next(iter(own.values()), None)
@@ -114,24 +114,24 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.configs[0]}: where are its files? Give --raw DIR or --archives DIR")
     if args.out and len(args.configs) > 1:
         raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")
-    if args.raw and args.raw.exists() and not args.raw.is_dir():
-        raise ValueError(
-            f"--raw {args.raw}: a file; the folder of the raw files is expected, text with one sentence a line"
-        )
-    if args.archives and args.archives.exists() and not args.archives.is_dir():
-        raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
+    wanted = {"raw": "raw files is expected, text with one sentence a line", "archives": "archives is expected"}
+    for flag, what in wanted.items():
+        if (folder := getattr(args, flag)) and folder.exists() and not folder.is_dir():
+            raise ValueError(f"--{flag} {folder}: a file; the folder of the {what}")
     if args.archives:
         _refuse_missing([config for config in configs.values() if config], args)
+    flags = {"workers": args.workers, "overwrite": args.overwrite}
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if task := glue.split_name(name):
-            made = _prepare_glue(task[0], out, args, _encoding_of(task[1], encoding, own), glue.is_text(name))
+            own_flags = flags | {"as_text": glue.is_text(name), "strict": args.strict}
+            made = prepare_glue(task[0], args.raw, out, _encoding_of(task[1], encoding, own), **own_flags)
         elif names := eraser.split_name(name):
-            made = _prepare_eraser(names[0], out, args, _encoding_of(names[1], encoding, own))
+            made = eraser.prepare_eraser(names[0], args.raw, out, _encoding_of(names[1], encoding, own), **flags)
         elif config is None:
             made = _copy(name, out, args)
         elif args.raw:
-            made = _prepare(config, args.raw, out, args, encoding=encoding)
+            made = prepare(config, args.raw, out, encoding=encoding, strict=args.strict, **flags)
         else:
             made = _prepare_from_archives(config, out, args)
         if not made:
@@ -139,30 +139,24 @@ def main(args: argparse.Namespace) -> None:
     return None
 
 
-def _config(name: str, args: argparse.Namespace, encoding: "Encoding | None") -> "DataConfig | None":
+def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> DataConfig | None:
     """The configuration that a name means; None where there is none.
 
     Raises:
         ValueError: also for flags that do not go with it.
     """
-    from fairseq_diverse.preparation import DataConfig
-    from fairseq_diverse.preparation.raw import OTHERS, WANTED
-
     task = glue.split_name(name) or eraser.split_name(name)
     if args.dedup and (task or name in PLAIN_DATA):
         raise ValueError(f"--dedup: {name} is prepared as it is; leave it out")
     if task:
         if args.archives or args.monolingual is not None:
-            origin = glue.ORIGIN if name.startswith(glue.PREFIX) else eraser.ORIGIN
-            raise ValueError(
-                f"{name}: download its files by hand ({origin}) and give their folder as --raw, without --archives and "
-                "--monolingual"
-            )
+            todo = f"download its files by hand ({(glue if name.startswith(glue.PREFIX) else eraser).ORIGIN})"
+            raise ValueError(f"{name}: {todo} and give their folder as --raw, without --archives and --monolingual")
         given = {glue.BERT: args.wordpiece, glue.T5: args.sentencepiece}
-        what = {glue.BERT: "a BERT; give the folder of its vocab.txt as --wordpiece"}
-        what[glue.T5] = "a T5; give the folder of its spiece.model as --sentencepiece"
         if task[1] in given and not given[task[1]] and not (runs_dir() / "data" / task[1]).is_dir():
-            raise ValueError(f"{name}: has the subwords of {what[task[1]]}")
+            what = {glue.BERT: "BERT; give the folder of its vocab.txt as --wordpiece"}
+            what[glue.T5] = "T5; give the folder of its spiece.model as --sentencepiece"
+            raise ValueError(f"{name}: has the subwords of a {what[task[1]]}")
         if encoding and task[1] and not given.get(task[1]):
             raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out {_given_encoding(args)}")
         return None
@@ -192,8 +186,6 @@ def _given_encoding(args: argparse.Namespace) -> str:
 
 def _check_own(args: argparse.Namespace, first: str) -> None:
     """Refuse flags that do not go with files of the user's own; ``first`` is a flag that names them."""
-    from fairseq_diverse.preparation.raw import SACREBLEU, joint
-
     if args.configs:
         raise ValueError(f"{first}: not with the name {args.configs[0]}; {BOTH_WAYS}")
     if args.raw or args.archives:
@@ -204,9 +196,8 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
     if missing := [f"--{name}" for name in needed if getattr(args, name) is None]:
         raise ValueError(f"{', '.join(missing)}: missing, since {first} is given; {BOTH_WAYS}")
     if args.bpe_size is not None and (flag := _given_encoding(args)):
-        raise ValueError(
-            f"--bpe-size {args.bpe_size}: not with {flag}, whose subwords are given; leave one of them out"
-        )
+        why = f"not with {flag}, whose subwords are given; leave one of them out"
+        raise ValueError(f"--bpe-size {args.bpe_size}: {why}")
     if args.test and args.target is None:
         raise ValueError("--test: text of one language has no test set; leave it out or add --target")
     for split in ("train", "valid", "test"):
@@ -219,34 +210,25 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
                 raise ValueError(f"--{split} {path}: leave out the language: {prefix} means {prefix}.{args.source}")
             if Path(path).exists() and not any(Path(f"{path}.{args.source}{end}").exists() for end in ("", ".gz")):
                 kind = "folder" if Path(path).is_dir() else "file"
-                raise ValueError(
-                    f"--{split} {path}: a {kind}, where the beginning of the names of text files is wanted, one for "
-                    f"each language: raw/train means raw/train.{args.source}, plain text with one sentence a line"
-                )
+                wanted = "where the beginning of the names of text files is wanted, one for each language: raw/train"
+                plain = f"raw/train.{args.source}, plain text with one sentence a line"
+                raise ValueError(f"--{split} {path}: a {kind}, {wanted} means {plain}")
 
 
-def _prepare_own(args: argparse.Namespace, encoding: "Encoding | None") -> None:
+def _prepare_own(args: argparse.Namespace, encoding: Encoding | None) -> None:
     """Prepare files of the user's own by a configuration that is written to OUT.yaml."""
-    import yaml
-
-    from fairseq_diverse.preparation import DataConfig
-    from fairseq_diverse.support.files import atomic_write
-    from fairseq_diverse.support.yaml_files import read_yaml
-
     out = args.out.resolve()
     given, raw = _own_configuration(args)
     config, written = DataConfig.from_mapping(out.name, given), out.with_name(f"{out.name}.yaml")
     if not args.overwrite and written.exists() and read_yaml(written) != given:
-        raise ValueError(
-            f"{written}: exists and says otherwise than the flags; `fairseq-diverse prepare {written} --raw {raw}` "
-            "follows it, and --overwrite replaces it"
-        )
-    if not _prepare(encoding.applied(config) if encoding else config, raw, out, args, encoding=encoding):
+        command = f"`fairseq-diverse prepare {written} --raw {raw}` follows it, and --overwrite replaces it"
+        raise ValueError(f"{written}: exists and says otherwise than the flags; {command}")
+    flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+    if not prepare(encoding.applied(config) if encoding else config, raw, out, encoding=encoding, **flags):
         print(f"already prepared: {out}")
-    command = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out)]
+    words = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out)]
     folder = args.gpt2_bpe or args.wordpiece or args.sentencepiece
-    given_encoding = [_given_encoding(args), str(folder.resolve())] if encoding else []
-    again = shlex.join([*command, *given_encoding])
+    again = shlex.join([*words, *([_given_encoding(args), str(folder.resolve())] if encoding else [])])
     with atomic_write(written) as file:
         file.write(f"# after a change: {' '.join(again.splitlines())} --overwrite\n")
         yaml.safe_dump(given, file, sort_keys=False, allow_unicode=True)
@@ -255,9 +237,6 @@ def _prepare_own(args: argparse.Namespace, encoding: "Encoding | None") -> None:
 
 def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Path]:
     """The configuration that the flags mean, as YAML has it, and the folder that its files are in."""
-    from fairseq_diverse.preparation.raw import SACREBLEU
-    from fairseq_diverse.support.yaml_files import check_text
-
     prefixes = {"train": [args.train], "valid": [args.valid], **({"test": args.test} if args.test else {})}
     local = [path for paths in prefixes.values() for path in paths if not path.startswith(SACREBLEU)]
     absolute = {path: Path(path).resolve() for path in local}
@@ -273,42 +252,24 @@ def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Pat
     check_text(str(args.out).replace("$", ""), "--out ")
     given = {
         "source": args.source,
-        **({"target": args.target} if args.target is not None else {}),
+        "target": args.target,
         "files": {split: names[0] if len(names) == 1 else names for split, names in files.items()},
-        **({"filter": {"dedup": True}} if args.dedup else {}),
-        **({"bpe": {"size": args.bpe_size}} if args.bpe_size is not None else {}),
+        "filter": {"dedup": True} if args.dedup else None,
+        "bpe": None if args.bpe_size is None else {"size": args.bpe_size},
     }
-    return given, raw
+    return {key: value for key, value in given.items() if value is not None}, raw
 
 
-def _prepare_glue(
-    task: glue.GlueTask, out: Path, args: argparse.Namespace, encoding: "Encoding | None", as_text: bool
-) -> bool:
-    from fairseq_diverse.preparation.prepare_glue import prepare_glue
-
-    flags = {"as_text": as_text, "strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
-    return prepare_glue(task, args.raw, out, encoding, **flags)
-
-
-def _prepare_eraser(name: str, out: Path, args: argparse.Namespace, encoding: "Encoding | None") -> bool:
-    return eraser.prepare_eraser(name, args.raw, out, encoding, workers=args.workers, overwrite=args.overwrite)
-
-
-def _encoding_of(named: str, given: "Encoding | None", own: "Mapping[str, Encoding]") -> "Encoding | None":
+def _encoding_of(named: str, given: Encoding | None, own: Mapping[str, Encoding]) -> Encoding | None:
     """The subwords of the data set or folder ``named``, or those that ``own`` has; without a name, those given."""
-    from fairseq_diverse.preparation.encoding import of_data
-
     if not named or named in own:
         return own.get(named, given)
     by_name = runs_dir() / "data" / named
     return of_data(by_name if by_name.is_dir() else Path(named))
 
 
-def _refuse_missing(configs: "Sequence[DataConfig]", args: argparse.Namespace) -> None:
+def _refuse_missing(configs: Sequence[DataConfig], args: argparse.Namespace) -> None:
     """List what must be brought by hand for all data sets together; with --no-download, everything that is missing."""
-    from fairseq_diverse.preparation import extraction
-    from fairseq_diverse.preparation.download import fetch
-
     archives: dict[str, str] = {}
     by_hand: dict[str, str] = {}
     for config in configs:
@@ -321,8 +282,6 @@ def _refuse_missing(configs: "Sequence[DataConfig]", args: argparse.Namespace) -
 
 
 def _copy(name: str, out: Path, args: argparse.Namespace) -> bool:
-    from fairseq_diverse.support.processes import locked
-
     data, raw = PLAIN_DATA[name], args.raw or args.archives / name
     if args.archives:
         if args.no_download:
@@ -334,19 +293,7 @@ def _copy(name: str, out: Path, args: argparse.Namespace) -> bool:
     return made
 
 
-def _prepare(config: "DataConfig", raw: Path, out: Path, args: argparse.Namespace, **options: Any) -> bool:
-    from fairseq_diverse.preparation import prepare
-
-    flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
-    return prepare(config, raw, out, **flags, **options)
-
-
-def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Namespace) -> bool:
-    from fairseq_diverse.preparation import extraction
-    from fairseq_diverse.preparation.download import fetch
-    from fairseq_diverse.preparation.prepare import wrong_pairs
-    from fairseq_diverse.support.processes import locked
-
+def _prepare_from_archives(config: DataConfig, out: Path, args: argparse.Namespace) -> bool:
     assert config.sources is not None
     raw = args.archives / config.name
     if not extraction.is_extracted(config, args.archives, raw):
@@ -354,7 +301,8 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
             fetch(config.sources.archives, config.sources.by_hand, args.archives, download=not args.no_download)
             extraction.extract(config, args.archives, raw)
     _compare(extraction.wrong_lines(config, raw), args.strict_counts, "replace the archive")
-    made = _prepare(config, raw, out, args, hold_out=config.sources.hold_out, resumes=True)
+    flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+    made = prepare(config, raw, out, hold_out=config.sources.hold_out, resumes=True, **flags)
     _compare(wrong_pairs(config, out), args.strict_counts, f"{out} is complete all the same")
     return made
 

@@ -6,6 +6,8 @@ Files that are there are replaced; README.md is the model card, complete it firs
 import argparse
 from pathlib import Path
 
+from fairseq_diverse import register
+
 PATHS = ("folder",)
 EXAMPLE = "fairseq-diverse push shared/my-model --to USER/my-model"
 
@@ -17,8 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse import register
-
     register()
     from fairseq_diverse.models.sharing import push
 

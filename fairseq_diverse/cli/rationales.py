@@ -11,8 +11,14 @@ import json
 import os
 from pathlib import Path
 
+from fairseq_diverse import register
+from fairseq_diverse.metrics.rationales import mean_share
+from fairseq_diverse.preparation.pipeline import read_record
+from fairseq_diverse.preparation.progress import INTERVAL
+from fairseq_diverse.preparation.raw import file_hash
+from fairseq_diverse.reports.rationales import page
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.files import write_text
 
 PATHS = ("checkpoint", "data")
 EXAMPLE = (
@@ -20,13 +26,9 @@ EXAMPLE = (
     "--out rationales.jsonl --html rationales.html"
 )
 SHOWN = {
-    "macro_f1": "macro F1",
-    "accuracy": "accuracy",
-    "auprc": "AUPRC",
-    "comprehensiveness": "comprehensiveness",
-    "sufficiency": "sufficiency",
-    "comprehensiveness_aopc": "comprehensiveness, AOPC",
-    "sufficiency_aopc": "sufficiency, AOPC",
+    **{"macro_f1": "macro F1", "accuracy": "accuracy", "auprc": "AUPRC"},
+    **{"comprehensiveness": "comprehensiveness", "sufficiency": "sufficiency"},
+    **{"comprehensiveness_aopc": "comprehensiveness, AOPC", "sufficiency_aopc": "sufficiency, AOPC"},
 }
 
 
@@ -51,15 +53,9 @@ def main(args: argparse.Namespace) -> None:
     import torch
     from tqdm import tqdm
 
-    from fairseq_diverse import register
     from fairseq_diverse.analysis.rationales import explain, measured, probabilities
     from fairseq_diverse.checkpoints.shared import CONFIG
-    from fairseq_diverse.metrics.rationales import mean_share
     from fairseq_diverse.models.loading import load_models
-    from fairseq_diverse.preparation.pipeline import read_record
-    from fairseq_diverse.preparation.progress import INTERVAL
-    from fairseq_diverse.preparation.raw import file_hash
-    from fairseq_diverse.reports.rationales import page
 
     register()
     (model,), _, task = load_models([args.checkpoint], args.data)
@@ -74,8 +70,8 @@ def main(args: argparse.Namespace) -> None:
     made_by = [file_hash(model_file), read_record(args.data)["hash"], args.split, args.samples, args.seed]
     part = args.out.with_name(f".{args.out.name}.{hashlib.sha256(str(made_by).encode()).hexdigest()[:16]}.part")
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    records = _finished(part, [example.name for example in examples])
-    left, count = examples[len(records) :], len(examples)
+    records = _finished(part, count := len(examples))
+    left = examples[len(records) :]
     bar = tqdm(left, initial=len(records), total=count, desc="rationales", unit="document", mininterval=INTERVAL)
     with open(part, "a", encoding="utf-8") as file:
         for number, example in enumerate(bar, start=len(records)):
@@ -88,21 +84,18 @@ def main(args: argparse.Namespace) -> None:
     os.replace(part, args.out)
     found = measured(records, examples)
     if args.save is not None:
-        with atomic_write(args.save) as f:
-            json.dump({"documents": len(examples), "rationale_share": share, **found}, f)
+        write_text(args.save, json.dumps({"documents": count, "rationale_share": share, **found}))
     if args.html is not None:
-        with atomic_write(args.html) as f:
-            f.write(page(f"{Path(args.data).name}: rationales", records, examples))
-    print(f"{len(examples):,} documents, rationales of {100 * share:.0f}% of the words")
+        write_text(args.html, page(f"{Path(args.data).name}: rationales", records, examples))
+    print(f"{count:,} documents, rationales of {100 * share:.0f}% of the words")
     for name, heading in SHOWN.items():
         print(f"{heading} {found[name]:.4f}")
 
 
-def _finished(part: Path, names: list[str]) -> list[dict]:
+def _finished(part: Path, count: int) -> list[dict]:
     """The documents of an interrupted call; a last line that was not written to its end is cut off."""
-    records: list[dict] = []
-    if part.exists():
-        lines = part.read_bytes().split(b"\n")[:-1]
-        records = [json.loads(line) for line in lines[: len(names)]]
-        part.write_bytes(b"".join(line + b"\n" for line in lines[: len(names)]))
-    return records
+    if not part.exists():
+        return []
+    lines = part.read_bytes().split(b"\n")[:-1][:count]
+    part.write_bytes(b"".join(line + b"\n" for line in lines))
+    return list(map(json.loads, lines))

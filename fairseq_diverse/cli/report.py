@@ -16,20 +16,21 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairseq_diverse import __version__
 from fairseq_diverse.cli.run import add_table_arguments, parse_seeds, read_table
+from fairseq_diverse.experiments.runs.saved import with_other_settings
+from fairseq_diverse.experiments.tables.load import Table
+from fairseq_diverse.reports import formats
+from fairseq_diverse.reports import report as reports
+from fairseq_diverse.reports.page_contents import page
+from fairseq_diverse.reports.selection import Selection, Source, choose
+from fairseq_diverse.reports.side_by_side import Sentence, sentences_of
 from fairseq_diverse.support.errors import UserError, warn
-from fairseq_diverse.support.files import atomic_write, rewrite_blocks
-
-if TYPE_CHECKING:
-    from fairseq_diverse.experiments.tables.load import Table
-    from fairseq_diverse.reports.report import Report
-    from fairseq_diverse.reports.selection import Selection, Source
-    from fairseq_diverse.reports.side_by_side import Sentence
+from fairseq_diverse.support.files import rewrite_blocks, write_text
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
+FORMATS = ("text", "markdown", "latex", "csv", "json", "html")
 PAGE_SENTENCES = 20
 MARKER = "fairseq-diverse report (?P<command>.+?)"
 
@@ -42,25 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, help=argparse.SUPPRESS)  # so that the arguments of `run` can be given
     add("--finished", action="store_true", help="only rows with a finished run; a note names the others")
     add("--verdict", action="store_true", help="for each row: whether it helps, how certain that is, and its cost")
-    add(
-        "--by",
-        metavar="PROPERTY",
-        help="NLL by groups of test sentences: length, rare-words, attachment (of prepositional phrases) or verb-final "
-        "(clauses); several comma-separated",
-    )
+    by = "NLL by groups of test sentences: length, rare-words, attachment (of prepositional phrases) or verb-final "
+    add("--by", metavar="PROPERTY", help=f"{by}(clauses); several comma-separated")
     add("--heads", action="store_true", help="how different each row's heads are, as measured by `run --heads`")
-    add(
-        "--translations",
-        type=int,
-        metavar="N",
-        help="also each row's translations of N sentences, evenly spread over the test set (default: 0; HTML: 20)",
-    )
-    add(
-        "--format",
-        choices=("text", "markdown", "latex", "csv", "json", "html"),
-        default="text",
-        help="output format (default: text)",
-    )
+    sentences = "also each row's translations of N sentences, evenly spread over the test set (default: 0; HTML: 20)"
+    add("--translations", type=int, metavar="N", help=sentences)
+    add("--format", choices=FORMATS, default="text", help="output format (default: text)")
     columns = parser.add_mutually_exclusive_group()
     columns.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named by their headings")
     every = "also parameters, further scores, tests over sentences alone, and speeds"
@@ -84,36 +72,27 @@ def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", metavar="1,2,3", help="only the runs of these seeds (default: all)")
     add("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
     add("--without", metavar="a,b", help="neither show nor test these rows (rows left out by --rows are still tested)")
-    add(
-        "--best",
-        action="store_true",
-        help="of each grid only the best row: lowest NLL at the last validation; GLUE: dev score",
-    )
+    best = "of each grid only the best row: lowest NLL at the last validation; GLUE: dev score"
+    add("--best", action="store_true", help=best)
     add("--test", metavar="NAME", help="only this test set")
 
 
-def source_of(args: argparse.Namespace) -> "Source":
+def source_of(args: argparse.Namespace) -> Source:
     """What --runs or --results names."""
-    from fairseq_diverse.reports.selection import Source
-
     if args.runs and not Path(args.runs).is_dir():
         raise UserError(f"--runs {args.runs}: no such folder")
     return Source(args.results, Path(args.runs).resolve() if args.runs else None)
 
 
-def selection_of(args: argparse.Namespace, table: "Table") -> "Selection":
+def selection_of(args: argparse.Namespace, table: Table) -> Selection:
     """The rows that the arguments choose, and their runs."""
-    from fairseq_diverse.reports.selection import choose
-
     seeds = parse_seeds(args.seeds) if args.seeds else None
     return choose(table, source_of(args), args.rows, args.without, args.baseline, args.best, args.finished, seeds)
 
 
 def nothing_finished(table: str) -> str:
-    return (
-        f"no row has a finished run; fairseq-diverse run {table} trains them; if you ran it with --set, --size or "
-        "--data, give the same flags here"
-    )
+    todo = "if you ran it with --set, --size or --data, give the same flags here"
+    return f"no row has a finished run; fairseq-diverse run {table} trains them; {todo}"
 
 
 def main(args: argparse.Namespace) -> None:
@@ -127,16 +106,11 @@ def main(args: argparse.Namespace) -> None:
     shown = show(args, selection)
     _warn_if_nothing_finished(args, selection)
     if args.out:
-        with atomic_write(args.out) as f:
-            f.write(f"{shown}\n")
-        print(args.out)
-    else:
-        print(shown)
+        write_text(args.out, f"{shown}\n")
+    print(args.out or shown)
 
 
-def _warn_if_nothing_finished(args: argparse.Namespace, selection: "Selection") -> None:
-    from fairseq_diverse.experiments.runs.saved import with_other_settings
-
+def _warn_if_nothing_finished(args: argparse.Namespace, selection: Selection) -> None:
     absent = [] if args.results else [row for row in selection.rows if not selection.summaries[row.name]]
     if other := with_other_settings(absent, selection.source.runs):
         more = "give the --set, --size and --data that they were run with"
@@ -149,8 +123,6 @@ def _warn_if_nothing_finished(args: argparse.Namespace, selection: "Selection") 
 
 def refresh(path: Path) -> None:
     """Write the marked tables of a Markdown file anew, or raise a UserError that names the marker."""
-    from fairseq_diverse.reports.formats import lost_figures
-
     parser = argparse.ArgumentParser()
     add_arguments(parser)
 
@@ -174,11 +146,9 @@ def refresh(path: Path) -> None:
             absent = [row.name for row in selection.rows if not selection.summaries[row.name]]
             compared = [row.name for row in selection.rows if row.baseline in absent]
             gone = [] if len(absent) == len(selection.rows) else [*selection.not_run, *absent, *compared]
-            if (gone or absent) and (lost := lost_figures(block[0], text, gone)):
-                raise UserError(
-                    f"no finished run here of {', '.join(lost)}, whose figures the page has; give --runs or --results, "
-                    "or delete the figures"
-                )
+            if (gone or absent) and (lost := formats.lost_figures(block[0], text, gone)):
+                todo = "give --runs or --results, or delete the figures"
+                raise UserError(f"no finished run here of {', '.join(lost)}, whose figures the page has; {todo}")
             _warn_if_nothing_finished(args, selection)
         except (ValueError, OSError) as error:
             raise UserError(f"{path}: {block['start'].strip()}: {error}") from None
@@ -189,24 +159,13 @@ def refresh(path: Path) -> None:
     print(f"{path}: {count} table{'s' * (count > 1)}")
 
 
-def show(args: argparse.Namespace, selection: "Selection") -> str:
+def show(args: argparse.Namespace, selection: Selection) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
-    from fairseq_diverse.reports import report as reports
-    from fairseq_diverse.reports.side_by_side import sentences_of
-
-    columns = None if args.format == "csv" else args.columns
-    report = reports.build(
-        selection,
-        args.test,
-        args.verdict,
-        args.by,
-        args.heads,
-        columns,
-        with_rows=args.format == "html",
-        details=args.all_columns,
-    )
+    html, columns = args.format == "html", None if args.format == "csv" else args.columns
+    views = args.test, args.verdict, args.by, args.heads
+    report = reports.build(selection, *views, columns, with_rows=html, details=args.all_columns)
     count = _sentence_count(args, selection)
-    shown = sentences_of(selection.rows, selection.source.runs, count, args.test) if args.format != "html" else []
+    shown = [] if html else sentences_of(selection.rows, selection.source.runs, count, args.test)
     report = reports.completed(report, selection, shown, not args.no_notes)
     if args.save and (problem := selection.save(args.save)):
         print(f"--save {args.save}: without what --by needs: {problem}", file=sys.stderr)
@@ -214,19 +173,15 @@ def show(args: argparse.Namespace, selection: "Selection") -> str:
 
 
 def _written(
-    args: argparse.Namespace, selection: "Selection", report: "Report", sentences: "Sequence[Sentence]", count: int
+    args: argparse.Namespace, selection: Selection, report: reports.Report, sentences: Sequence[Sentence], count: int
 ) -> str:
     """The report in the format that the arguments ask for."""
-    from fairseq_diverse.reports import formats
-
-    table = selection.table
     if args.format == "json":
-        return json.dumps({"table": table.name, "title": table.title, **report.content}, indent=1)
+        names = {"table": selection.table.name, "title": selection.table.title}
+        return json.dumps(names | report.content, indent=1)
     if args.format == "csv":
         return formats.as_csv(report.content, args.columns)
     if args.format == "html":
-        from fairseq_diverse.reports.page_contents import page
-
         return page(selection, report, count, args.out.resolve().parent if args.out else Path.cwd(), __version__)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
     written = [write(*block).rstrip("\n") for block in report.blocks]
@@ -239,14 +194,13 @@ def _written(
     return "\n\n".join(written)
 
 
-def _sentence_count(args: argparse.Namespace, selection: "Selection") -> int:
+def _sentence_count(args: argparse.Namespace, selection: Selection) -> int:
     """How many sentences are shown as the rows translate them."""
     if args.translations is None:
         return PAGE_SENTENCES if args.format == "html" else 0
     if args.results or args.format in ("latex", "csv") or "translations" not in selection.kinds[0].views:
-        raise UserError(
-            "--translations: is for rows of translation, not for --results, --format latex or csv, or other kinds"
-        )
+        others = "--results, --format latex or csv, or other kinds"
+        raise UserError(f"--translations: is for rows of translation, not for {others}")
     if args.translations < 0:
         raise UserError(f"--translations {args.translations}: at least 0")
     return args.translations

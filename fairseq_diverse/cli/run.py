@@ -26,25 +26,27 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fairseq_diverse import register
+from fairseq_diverse.experiments.flags import to_arguments
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Run, Tracking
+from fairseq_diverse.experiments.runs import environment as variables
+from fairseq_diverse.experiments.runs.check import lacking_trees, refuse_unknown_flags
+from fairseq_diverse.experiments.runs.copies import Copies
+from fairseq_diverse.experiments.runs.find import find_runs, joined, with_first
+from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of
+from fairseq_diverse.experiments.runs.plan import lines_of
+from fairseq_diverse.experiments.runs.preparation import preparations
+from fairseq_diverse.experiments.tables.load import Table, load_table, select_rows
 from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.paths import runs_dir
 
-if TYPE_CHECKING:
-    from fairseq_diverse.experiments.rows import Row
-    from fairseq_diverse.experiments.run import Run, Tracking
-    from fairseq_diverse.experiments.tables.load import Table
-
-PREPARE = (
-    "archives",
-    "raw",
-    "gpt2_bpe",
-    "wordpiece",
-    "sentencepiece",
-    "no_download",
-    "strict_counts",
-    "accept_counts",
-)  # flags of --prepare
+SWITCHES, SUBWORDS = ("no-download", "strict-counts", "accept-counts"), ("gpt2-bpe", "wordpiece", "sentencepiece")
+PREPARE = ("archives", "raw", *SWITCHES, *SUBWORDS)  # flags of --prepare
+NEEDED = {"best": "report", "json": "dry-run", "commands": "dry-run"} | dict.fromkeys(PREPARE, "prepare")  # with them
+LOGS = {"tensorboard": ("tensorboardX", "tensorboard"), "wandb": ("wandb",)}  # packages, of which one must be there
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
 
@@ -76,10 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = group.add_mutually_exclusive_group()
     source.add_argument("--archives", type=Path, metavar="DIR", help="default: archives/ in the folder of runs")
     source.add_argument("--raw", type=Path, metavar="DIR", help="folder of the raw files")
-    for flag in ("--no-download", "--strict-counts", "--accept-counts"):
-        group.add_argument(flag, action="store_true", help="as of prepare")
-    for flag in ("--gpt2-bpe", "--wordpiece", "--sentencepiece"):
-        group.add_argument(flag, type=Path, metavar="DIR", help="as of prepare")
+    for name in SWITCHES:
+        group.add_argument(f"--{name}", action="store_true", help="as of prepare")
+    for name in SUBWORDS:
+        group.add_argument(f"--{name}", type=Path, metavar="DIR", help="as of prepare")
 
 
 def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
@@ -90,21 +92,15 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
     add("--rows", metavar="a,b", help="only these rows (default: all)")
     add("--data", metavar="D", help="replace the table's data set: a name, or a prepared folder")
     add("--size", metavar="S", help="replace the table's size: a name in configs/size, or a YAML file")
-    setting = (
-        "training flag for every row; generate.FLAG=VALUE: for translation; average.last=N, or average.best=N with "
-    )
-    setting += "average.by=METRIC, and average.every=UPDATES: which checkpoints are saved and averaged"
+    setting = "training flag for every row; generate.FLAG=VALUE: for translation; average.last=N, or average.best=N "
+    setting += "with average.by=METRIC, and average.every=UPDATES: which checkpoints are saved and averaged"
     add("--set", action="append", default=[], dest="settings", metavar="FLAG=VALUE", help=setting)
-    of_paper = (
-        "keep the paper's number of tokens per update on N GPUs, with --update-freq (without N: the GPUs here or of "
-    )
-    add("--gpus-of-paper", type=int, nargs="?", const=0, metavar="N", help=f"{of_paper}--slurm)")
+    paper = "keep the paper's number of tokens per update on N GPUs, with --update-freq (without N: the GPUs here or "
+    add("--gpus-of-paper", type=int, nargs="?", const=0, metavar="N", help=f"{paper}of --slurm)")
 
 
-def read_table(args: argparse.Namespace) -> "Table":
+def read_table(args: argparse.Namespace) -> Table:
     """The table that the arguments mean."""
-    from fairseq_diverse.experiments.tables.load import load_table
-
     table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     if args.gpus_of_paper is None:
         return table
@@ -119,26 +115,11 @@ def read_table(args: argparse.Namespace) -> "Table":
 
 def _gpus(slurm: list[str] | None, jobs: int) -> int | None:
     """How many GPUs a run gets; a CPU is like one. None where only SLURM knows."""
-    from fairseq_diverse.experiments.runs.environment import gpus_of_a_job
-
     if slurm is None:
-        return gpus_of_a_job(max(1, jobs))
+        return variables.gpus_of_a_job(max(1, jobs))
     given = [value for option in slurm for name, _, value in [option.partition("=")] if name == "gpus_per_node"]
     count = given[-1].rpartition(":")[2] if given else ""  # a type may come before it: a100:4
     return int(count) if count.isdecimal() else None
-
-
-def _tracking(tensorboard: Path | None, wandb: str | None) -> "Tracking":
-    """Where trainings log to, if the package for that is there: without it fairseq only warns."""
-    from fairseq_diverse.experiments.run import Tracking
-
-    for flag, given, packages in (
-        ("--tensorboard", tensorboard, ("tensorboardX", "tensorboard")),
-        ("--wandb", wandb, ("wandb",)),
-    ):
-        if given is not None and not any(map(find_spec, packages)):
-            raise ValueError(f"{flag} needs {packages[0]}; install it: {install('tracking')}")
-    return Tracking(tensorboard and tensorboard.absolute(), wandb)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -149,20 +130,9 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_diverse import register
-    from fairseq_diverse.experiments.runs.check import lacking_trees, refuse_unknown_flags
-    from fairseq_diverse.experiments.runs.copies import Copies
-    from fairseq_diverse.experiments.runs.environment import (
-        gpu_variables,
-        gpus_of_jobs,
-        threads_of_runs,
-        variables_of_run,
-    )
-    from fairseq_diverse.experiments.runs.find import find_runs, joined, with_first
-    from fairseq_diverse.experiments.runs.folder import is_finished
-
     _check(args)
-    rows, seeds, tracking = _read_rows(args), parse_seeds(args.seeds), _tracking(args.tensorboard, args.wandb)
+    rows, seeds = _read_rows(args), parse_seeds(args.seeds)
+    tracking = Tracking(args.tensorboard and args.tensorboard.absolute(), args.wandb)
     if args.prepare and not args.dry_run:
         if code := _prepare(rows, args):
             return code
@@ -170,31 +140,32 @@ def main(args: argparse.Namespace) -> int:
     of_rows = with_first(find_runs(rows, seeds, args.dry_run))
     copies, runs = Copies(args.save, of_rows) if args.save else None, joined(of_rows, tracking)
     runs = copies.open_runs(runs, say) if copies else runs
-    for line in sorted({line for run in runs if (line := _without_tests(run))}):
-        say(line)
+    lacking = ((run.data, [name for name in run.row.tests if name not in run.data.subsets]) for run in runs)
+    for line in sorted({f"tests: data set {data.name} has no {', '.join(names)}" for data, names in lacking if names}):
+        say(f"{line}: left out")
     register()
     refuse_unknown_flags(runs, args.table)
     for line in lacking_trees(run for run in runs if not is_finished(run)):
         if not args.dry_run:
             raise ValueError(line)
         say(f"warning: {line}")
-    cpu, threads = all(run.cpu for run in runs), threads_of_runs(args.jobs, os.environ, args.same_arithmetic)
-    environment = variables_of_run(threads, dict(os.environ), cpu, args.same_arithmetic)
-    shares = gpus_of_jobs(args.jobs, os.environ) if args.slurm is None else []
+    cpu, threads = all(run.cpu for run in runs), variables.threads_of_runs(args.jobs, os.environ, args.same_arithmetic)
+    environment = variables.variables_of_run(threads, dict(os.environ), cpu, args.same_arithmetic)
+    shares = variables.gpus_of_jobs(args.jobs, os.environ) if args.slurm is None else []
     if copies and runs:
-        for line in copies.differences(environment | gpu_variables(shares, 0, runs[0].row.gpus)):
+        for line in copies.differences(environment | variables.gpu_variables(shares, 0, runs[0].row.gpus)):
             say(f"warning: {line}")
     gpus = _gpus(args.slurm, args.jobs)
+    if args.dry_run and args.json:
+        _show_as_json(runs)
+        return 0
     if args.dry_run:
-        variables = [gpu_variables(shares, number, run.row.gpus) for number, run in enumerate(runs)]
-        if args.json:
-            _show_as_json(runs)
-        else:
-            _show(runs, [environment | of_run for of_run in variables], gpus, args.commands)
+        of_runs = [variables.gpu_variables(shares, number, run.row.gpus) for number, run in enumerate(runs)]
+        _show(runs, [environment | of_run for of_run in of_runs], gpus, args.commands)
         return 0
     if gpus and (args.slurm is not None or not cpu):
         _warn_of_batches(runs, gpus, args.gpus_of_paper is not None)
-    from fairseq_diverse.experiments.runs.schedule import run_all
+    from fairseq_diverse.experiments.runs.schedule import run_all  # needs torch
     from fairseq_diverse.experiments.runs.slurm import queue
 
     if args.slurm is not None:
@@ -202,7 +173,7 @@ def main(args: argparse.Namespace) -> int:
             print(line)
         return _report(args) if args.report else 0
 
-    def ended(run: "Run") -> None:
+    def ended(run: Run) -> None:
         if copies:
             copies.add(run)
             _copy_sentences(copies.folder, run)
@@ -218,11 +189,11 @@ def main(args: argparse.Namespace) -> int:
     return bool(failed)
 
 
-def _read_rows(args: argparse.Namespace) -> "list[Row]":
-    from fairseq_diverse.experiments.tables.load import select_rows
-
+def _read_rows(args: argparse.Namespace) -> list[Row]:
     rows = select_rows(read_table(args), args.rows)
-    return _with_heads(rows) if args.heads else rows
+    if args.heads and (others := [row.name for row in rows if "heads" not in kind_of(row).keys]):
+        raise ValueError(f"--heads: row {others[0]} does not translate; choose others with --rows")
+    return [replace(row, heads=row.heads or args.heads) for row in rows]
 
 
 def say(line: str) -> None:
@@ -230,73 +201,49 @@ def say(line: str) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise ``ValueError`` where flags do not go together, and choose the model of YiSi."""
+    """Raise ``ValueError`` where flags do not go together or lack a package, and choose the model of YiSi."""
+    given = {name.replace("_", "-") for name, value in vars(args).items() if value not in (None, False)}
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
     if args.save and args.save.exists() and not args.save.is_dir():
         raise ValueError(f"--save {args.save}: a file; name a folder")
     if args.save and args.slurm is not None:
         raise ValueError("--save: not with --slurm; `fairseq-diverse report TABLE --save DIR` copies the summaries")
-    if given := [name.replace("_", "-") for name in PREPARE if getattr(args, name) and not args.prepare]:
-        raise ValueError(f"--{given[0]}: goes with --prepare")
-    if args.best and not args.report:
-        raise ValueError("--best: goes with --report")
-    for flag in ("json", "commands"):
-        if getattr(args, flag) and not args.dry_run:
-            raise ValueError(f"--{flag}: goes with --dry-run")
+    if wrong := [flag for flag, needed in NEEDED.items() if flag in given and needed not in given]:
+        raise ValueError(f"--{wrong[0]}: goes with --{NEEDED[wrong[0]]}")
+    for flag, packages in LOGS.items():  # without them fairseq only warns
+        if flag in given and not any(map(find_spec, packages)):
+            raise ValueError(f"--{flag} needs {packages[0]}; install it: {install('tracking')}")
     if args.yisi_model:
         from fairseq_diverse.metrics.yisi import use_model
 
         use_model(args.yisi_model)
 
 
-def _with_heads(rows: "Sequence[Row]") -> "list[Row]":
-    from fairseq_diverse.experiments.kinds.kind import kind_of
-
-    if others := [row.name for row in rows if "heads" not in kind_of(row).keys]:
-        raise ValueError(f"--heads: row {others[0]} does not translate; choose others with --rows")
-    return [replace(row, heads=True) for row in rows]
-
-
-def _prepare(rows: "Sequence[Row]", args: argparse.Namespace) -> int:
+def _prepare(rows: Sequence[Row], args: argparse.Namespace) -> int:
     """Prepare what the rows lack; the exit code of the command that failed, or 0."""
-    from fairseq_diverse.experiments.runs.find import find_runs, with_first
-    from fairseq_diverse.experiments.runs.preparation import preparations
-    from fairseq_diverse.support.paths import runs_dir
-
-    source = ["--raw", str(args.raw)] if args.raw else ["--archives", str(args.archives or runs_dir() / "archives")]
-    checks = [name for name in ("no_download", "strict_counts", "accept_counts") if getattr(args, name)]
-    flags = [*source, *(f"--{name.replace('_', '-')}" for name in checks)]
-    subwords = {"--gpt2-bpe": args.gpt2_bpe, "--wordpiece": args.wordpiece, "--sentencepiece": args.sentencepiece}
-    subwords = {flag: folder for flag, folder in subwords.items() if folder}
-    flags += [word for flag, folder in subwords.items() for word in (flag, str(folder))]
+    given = {flag: value for flag in PREPARE if (value := getattr(args, flag.replace("-", "_")))}
+    flags = to_arguments(given if args.raw else {"archives": runs_dir() / "archives"} | given)
     runs = with_first(find_runs(rows, [0], dry=True))
-    for words in preparations(runs, flags, again=bool(subwords)):
+    for words in preparations(runs, flags, again=not given.keys().isdisjoint(SUBWORDS)):
         print(f"== {shlex.join(['fairseq-diverse', *words])}", flush=True)
         if code := subprocess.run([sys.executable, "-m", "fairseq_diverse.cli", *words]).returncode:
             return code
     return 0
 
 
-def _show(
-    runs: "Sequence[Run]", environments: Sequence[Mapping[str, str]], gpus: int | None, with_commands: bool
-) -> None:
+def _show(runs: Sequence[Run], environments: Sequence[Mapping[str, str]], gpus: int | None, commands: bool) -> None:
     """Print what there is to do in all, and of each run its state and folder, and its commands where they are asked."""
-    from fairseq_diverse.experiments.runs.folder import read_state, stage
-    from fairseq_diverse.experiments.runs.plan import lines_of
-
     stages = [stage(run) for run in runs]
     print("\n".join(_overview(runs, [run for run, at in zip(runs, stages, strict=True) if at != "done"], gpus)) + "\n")
     for run, at, environment in zip(runs, stages, environments, strict=True):
-        lines = list(lines_of(run, read_state(run), environment).values()) if with_commands else []
+        lines = list(lines_of(run, read_state(run), environment).values()) if commands else []
         print("\n".join([f"# {run.name}: {at}, {run.directory}", *lines]), end="\n\n" if lines else "\n")
 
 
-def _overview(runs: "Sequence[Run]", left: "Sequence[Run]", gpus: int | None) -> list[str]:
+def _overview(runs: Sequence[Run], left: Sequence[Run], gpus: int | None) -> list[str]:
     """How many runs and updates are left, on what, with how many tokens an update here and in the paper, and for how
     long, by the speed of finished runs of equal data and size."""
-    from fairseq_diverse.experiments.runs.folder import summary_of
-
     updates = sum(run.row.max_update for run in left)
     rows, data = ({f(run): None for run in runs} for f in (lambda run: run.row.name, lambda run: run.data.name))
     text = [f"to do: {len(left)} of {len(runs)} runs (rows: {len(rows)}), {updates:,} updates; data: {', '.join(data)}"]
@@ -317,42 +264,29 @@ def _overview(runs: "Sequence[Run]", left: "Sequence[Run]", gpus: int | None) ->
     if known:
         text.append(f"hours of training, one run at a time, by the speed of finished runs: {hours:.1f}{rest}")
     elif left:
-        text.append(
-            "hours: not measured here before a run is finished; modelled for the papers: results/scaling.md in a clone"
-        )
+        how = "modelled for the papers: results/scaling.md in a clone"
+        text.append(f"hours: not measured here before a run is finished; {how}")
     return text
 
 
-def _batch(row: "Row") -> int:
+def _batch(row: Row) -> int:
     """The tokens of an update on one GPU; 0 where its batches are of sentences or its update-freq changes."""
     tokens, times = (str(row.train.get(flag, default)) for flag, default in (("max-tokens", 0), ("update-freq", 1)))
     return int(tokens) * int(times) if tokens.isdecimal() and times.isdecimal() else 0
 
 
-def _show_as_json(runs: "Sequence[Run]") -> None:
-    from fairseq_diverse.experiments.kinds.kind import kind_of
-    from fairseq_diverse.experiments.runs.folder import stage, summary_of
-
+def _show_as_json(runs: Sequence[Run]) -> None:
     plans = []
     for run in runs:
         summary = summary_of(run) if (done := stage(run) == "done") else None
         plan = {"row": run.row.name, "family": run.row.family, "seed": run.seed, "done": done}
         plan["loss"] = kind_of(run.row).loss(summary) if summary else None
-        files = {"folder": run.directory, "checkpoint": run.checkpoint, "data": run.data.path}
-        plans.append(plan | {name: str(path) for name, path in files.items()})
-    print(json.dumps(plans, indent=1))
+        plans.append(plan | {"folder": run.directory, "checkpoint": run.checkpoint, "data": run.data.path})
+    print(json.dumps(plans, indent=1, default=str))
 
 
-def _without_tests(run: "Run") -> str:
-    """Which test sets of the row the data do not have, in words."""
-    names = [name for name in run.row.tests if name not in run.data.subsets]
-    return f"tests: data set {run.data.name} has no {', '.join(names)}: left out" if names else ""
-
-
-def _copy_sentences(folder: Path, run: "Run") -> None:
+def _copy_sentences(folder: Path, run: Run) -> None:
     """Copy what is known of its test sentences, for ``report --by``."""
-    from fairseq_diverse.experiments.kinds.kind import kind_of
-    from fairseq_diverse.experiments.runs.folder import summary_of
     from fairseq_diverse.reports.sentences import find_records, record_path, save_records
 
     if "by" in kind_of(run.row).views and not record_path(folder, run.row.data).exists():
@@ -360,10 +294,8 @@ def _copy_sentences(folder: Path, run: "Run") -> None:
             save_records(folder, find_records([run.row], {run.row.name: [summary_of(run) or {}]}))
 
 
-def _warn_of_batches(runs: "list[Run]", gpus: int, of_paper: bool) -> None:
+def _warn_of_batches(runs: list[Run], gpus: int, of_paper: bool) -> None:
     """Say where a run has another number of GPUs than its batch is for: fewer without --gpus-of-paper, or more."""
-    from fairseq_diverse.experiments.runs.folder import is_finished
-
     for of in sorted({run.row.gpus for run in runs if not is_finished(run) and run.row.gpus not in (0, gpus)}):
         batches = f"warning: batches are for {of} GPU{'s' * (of > 1)}, and runs have {gpus}"
         if of < gpus:
@@ -374,10 +306,9 @@ def _warn_of_batches(runs: "list[Run]", gpus: int, of_paper: bool) -> None:
 
 def _words_of_report(args: argparse.Namespace) -> list[str]:
     """The command that shows what was run, without ``fairseq-diverse``."""
-    of_paper = None if args.gpus_of_paper is None else str(args.gpus_of_paper)
-    flags = [("rows", args.rows), ("data", args.data), ("size", args.size), ("gpus-of-paper", of_paper)]
+    flags = [("rows", args.rows), ("data", args.data), ("size", args.size), ("gpus-of-paper", args.gpus_of_paper)]
     flags += [("set", setting) for setting in args.settings] + [("user-dir", args.user_dir)]
-    given = [part for flag, value in flags if value is not None for part in (f"--{flag}", value)]
+    given = [str(part) for flag, value in flags if value is not None for part in (f"--{flag}", value)]
     return ["report", args.table, *given]
 
 

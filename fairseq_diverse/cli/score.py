@@ -23,59 +23,56 @@ all rows of a table together (docs/statistics.md).
 import argparse
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fairseq_diverse.cli import named_path
+from fairseq_diverse.metrics import scores as of_text
+from fairseq_diverse.metrics import significance
+from fairseq_diverse.metrics.catalogue import Texts, chosen, find
+from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS
+from fairseq_diverse.metrics.words import check_language
+from fairseq_diverse.preparation.pipeline import entry, lowercased, read_record
+from fairseq_diverse.preparation.tokens import TOKENIZED, spaced_stops
 from fairseq_diverse.support.errors import warn
+from fairseq_diverse.support.files import read_lines, write_text
+from fairseq_diverse.support.languages import TOKENIZERS, base_language
 from fairseq_diverse.support.tables import in_columns, one_line
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from fairseq_diverse.metrics.scores import Result
-
+TOKENIZED_LINES = 100  # from which on a file is said to look tokenized, as by sacreBLEU
 EXAMPLE = (
     "fairseq-diverse score --hyp disagreement.log --baseline baseline.log --ref test.de --data data/multi30k_en_de"
 )
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """A system's files, one a seed, and by metric what each of them scores."""
 
     name: str
     files: list[Path]
-    results: "dict[str, list[Result]]"
+    results: dict[str, list[of_text.Result]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     systems = parser.add_mutually_exclusive_group(required=True)
     systems.add_argument("--hyp", type=Path, nargs="+", metavar="FILE", help="translations to score")
-    systems.add_argument(
-        "--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, one file per seed"
-    )
+    seeds = "systems to score, one file per seed"
+    systems.add_argument("--system", nargs="+", metavar="NAME=FILE,FILE,...", help=seeds)
     add = parser.add_argument
-    add(
-        "--ref", type=Path, nargs="+", required=True, metavar="FILE", help="references, raw text; several for sacreBLEU"
-    )
-    add(
-        "--baseline",
-        metavar="FILE|NAME",
-        help="file of --hyp or name of --system to compare with (default: the first --system)",
-    )
+    references = "references, raw text; several for sacreBLEU"
+    add("--ref", type=Path, nargs="+", required=True, metavar="FILE", help=references)
+    first = "file of --hyp or name of --system to compare with (default: the first --system)"
+    add("--baseline", metavar="FILE|NAME", help=first)
     add("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokenization")
     add("--language", help="language of the translations (default: the target of --data)")
     add("--lowercase", action="store_true", help="compare in lower case (default: only if the target of --data is)")
     add("--metrics", default="bleu,chrf,ter", metavar="LIST", help="comma-separated, or all (default: %(default)s)")
-    add(
-        "--test",
-        choices=("bootstrap", "randomization", "sign"),
-        default="bootstrap",
-        help="test for one file per system: paired bootstrap (default), approximate randomization, or sign test",
-    )
+    test = "test for one file per system: paired bootstrap (default), approximate randomization, or sign test"
+    add("--test", choices=("bootstrap", "randomization", "sign"), default="bootstrap", help=test)
     add("--test-metric", metavar="METRIC", help="metric of the test (default: bleu, else the first possible)")
     add("--source", type=Path, metavar="FILE", help="source text, raw, for comet and metricx")
     add("--yisi-model", type=Path, metavar="DIR", help="folder of the embedding model for yisi-1")
@@ -85,12 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_diverse.metrics.catalogue import chosen, find
-    from fairseq_diverse.metrics.scores import METRICS
-    from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS, resampled
-    from fairseq_diverse.metrics.words import check_language
-    from fairseq_diverse.support.files import atomic_write
-
     if args.language:
         check_language(args.language)
     asked = chosen(args.metrics)
@@ -112,7 +103,7 @@ def main(args: argparse.Namespace) -> int:
     resamples = {}
     if tested and not seeds:
         found = {system.name: system.results[tested][0] for system in systems}
-        resamples = {name: resampled(result.statistics, result.combine) for name, result in found.items()}
+        resamples = {name: significance.resampled(one.statistics, one.combine) for name, one in found.items()}
     rows = [_row(system, seeds, tested, resamples.get(system.name)) for system in systems]
     if baseline and tested:
         _compare(rows, systems, tested, "seeds" if seeds else args.test, resamples)
@@ -122,18 +113,15 @@ def main(args: argparse.Namespace) -> int:
         print(f"{find(metric).heading:<{width}} {systems[0].results[metric][0].signature}")
     print(_legend("seeds" if seeds else args.test, bool(baseline), tested))
     if args.json:
-        counts = {} if seeds else {"resamples": RESAMPLES, "seed": SEED}  # of the intervals, and of the bootstrap
-        counts |= {"trials": TRIALS} if not seeds and args.test == "randomization" else {}
-        test = {"test": "welch" if seeds else args.test, "test_metric": tested, **counts}
-        result = {
-            "ref": str(args.ref[0]) if len(args.ref) == 1 else list(map(str, args.ref)),
-            **test,
-            "missing": missing,
-            "systems": rows,
-        }
-        with atomic_write(args.json) as f:
-            f.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    return 2 if any(metric in missing for metric in (*METRICS, args.test_metric)) else 0
+        result: dict[str, Any] = {"ref": str(args.ref[0]) if len(args.ref) == 1 else list(map(str, args.ref))}
+        result |= {"test": "welch" if seeds else args.test, "test_metric": tested}
+        if not seeds:  # of the intervals, and of the bootstrap
+            result |= {"resamples": RESAMPLES, "seed": SEED}
+        if args.test == "randomization":
+            result["trials"] = TRIALS
+        result |= {"missing": missing, "systems": rows}
+        write_text(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    return 2 if any(metric in missing for metric in (*of_text.METRICS, args.test_metric)) else 0
 
 
 def _files(args: argparse.Namespace) -> tuple[dict[str, list[Path]], str | None]:
@@ -159,11 +147,6 @@ def _score(
     files: dict[str, list[Path]], metrics: list[str], args: argparse.Namespace
 ) -> tuple[list[System], dict[str, str]]:
     """The systems, and why a metric is missing, for those that some file could not be scored by."""
-    from fairseq_diverse.metrics.catalogue import Texts, find
-    from fairseq_diverse.metrics.scores import composed, read_translations
-    from fairseq_diverse.preparation.pipeline import entry, lowercased, read_record
-    from fairseq_diverse.support.files import read_lines
-
     references = {path: _references(path) for path in args.ref}
     side, language = "target", (args.language or "").replace("-", "_")  # as data have it
     if args.data:
@@ -172,35 +155,28 @@ def _score(
         language = language or target
         if language != target and language == entry(args.data, record, "source"):  # the model's direction is the other
             side = "source"
-    translations = {path: read_translations(path, args.data, side) for paths in files.values() for path in paths}
+    every = (path for paths in files.values() for path in paths)
+    translations = {path: of_text.read_translations(path, args.data, side) for path in every}
     first, *others = references
     for path, lines in [*((path, references[path]) for path in others), *translations.items()]:
-        if len(lines) != len(references[first]):
-            raise ValueError(
-                f"{path}: {len(lines)} sentences, but {first} has {len(references[first])}; is it all of that test set?"
-            )
+        if len(lines) != (expected := len(references[first])):
+            counts = f"{len(lines)} sentences, but {first} has {expected}"
+            raise ValueError(f"{path}: {counts}; is it all of that test set?")
         _warn_of_forms((path, lines), (first, references[first]))
     changed = 0
     for side_files in (references, translations):
         for path, lines in side_files.items():
-            side_files[path], count = composed(lines)
+            side_files[path], count = of_text.composed(lines)
             changed += count
             if count:
-                print(
-                    f"{path}: letters and accents of {count} lines are composed (NFC) before scoring", file=sys.stderr
-                )
-    texts = Texts(
-        [],
-        references[first],
-        _language(first, references[first], language),
-        read_lines(args.source) if args.source else None,
-        args.yisi_model,
-        args.yisi_layer,
-        args.comet_model,
-        args.lowercase or bool(args.data and lowercased(args.data, side)),
-        [references[path] for path in others],
-        bool(changed),
-    )
+                what = f"letters and accents of {count} lines are composed (NFC)"
+                print(f"{path}: {what} before scoring", file=sys.stderr)
+    language = _language(first, references[first], language)
+    source = read_lines(args.source) if args.source else None
+    models = args.yisi_model, args.yisi_layer, args.comet_model
+    lowercase = args.lowercase or bool(args.data and lowercased(args.data, side))
+    further = [references[path] for path in others]
+    texts = Texts([], references[first], language, source, *models, lowercase, further, bool(changed))
     systems = [System(name, paths, {metric: [] for metric in metrics}) for name, paths in files.items()]
     missing: dict[str, str] = {}
     for system in systems:
@@ -217,13 +193,10 @@ def _score(
 
 def _references(path: Path) -> list[str]:
     """The lines of a file of references."""
-    from fairseq_diverse.metrics.scores import has_columns
-    from fairseq_diverse.support.files import read_lines
-
     lines = read_lines(path)
     if not lines:
         raise ValueError(f"{path}: empty file")
-    if has_columns(lines):
+    if of_text.has_columns(lines):
         raise ValueError(f"{path}: columns, with a tab in every line; give each reference as a file, --ref A B")
     if count := sum("\t" in line for line in lines):
         warn(f"{path}: tabs in {count} lines are read as spaces; are they columns?")
@@ -232,48 +205,38 @@ def _references(path: Path) -> list[str]:
     return lines
 
 
-TOKENIZED_LINES = 100  # from which on a file is said to look tokenized, as by sacreBLEU
-
-
 def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
     """Warn of two files of which one has subwords, tokens, typographic quotes or characters that no eye sees, and the
     other has not."""
-    from fairseq_diverse.metrics.scores import marks, quoted, unseen
-    from fairseq_diverse.preparation.tokens import TOKENIZED, spaced_stops
-
     if all(spaced_stops(lines) and len(lines) >= TOKENIZED_LINES for _, lines in both):
         warn(f"{both[0][0]}: as the references, has spaces before full stops; {TOKENIZED.format('LANGUAGE')}")
     for (file, lines), (other, others) in (both, reversed(both)):
-        if (here := quoted(lines)) > len(lines) / 20 and here > 4 * (there := quoted(others)):
+        if (here := of_text.quoted(lines)) > len(lines) / 20 and here > 4 * (there := of_text.quoted(others)):
             counts = f"has typographic quotes in {here} lines, {other} in {there}"
             warn(f"{file}: {counts}; for BLEU they are other words than those of a keyboard")
-        if left := marks(lines) - marks(others):
+        if left := of_text.marks(lines) - of_text.marks(others):
             has = " and ".join(sorted(left))
             warn(f"{file}: has {has}, unlike {other}; give raw text for both")
-        if hidden := unseen(lines, others):
+        if hidden := of_text.unseen(lines, others):
             named = ", ".join(f"U+{ord(letter):04X} in {count} lines" for letter, count in hidden.items())
             warn(f"{file}: has characters that no eye sees, unlike {other}: {named}")
 
 
 def _language(path: Path, references: list[str], given: str) -> str:
     """The language that is given, or that the letters of the references show where BLEU needs to know it."""
-    from fairseq_diverse.metrics.scores import language_by_script, sacrebleu_metric
-    from fairseq_diverse.support.languages import TOKENIZERS, base_language
-
-    language, why = language_by_script(references), "sacreBLEU has no tokenizer for it"
+    language, why = of_text.language_by_script(references), "sacreBLEU has no tokenizer for it"
     if not language or base_language(given) in TOKENIZERS:
         return given
     if given and language in TOKENIZERS:
         why = f"scored as {given}; for its tokenizer give --language {language}"
     elif language in TOKENIZERS:
         try:
-            sacrebleu_metric("bleu", language)
+            of_text.sacrebleu_metric("bleu", language)
             print(f"{path}: taken for {language} by its letters; --language CODE names another", file=sys.stderr)
             return language
         except ValueError as error:
             why = str(error)
-    text = "all scores but chrF compare whole phrases, not words"
-    warn(f"{path}: in {language} by its letters ({why}): {text}")
+    warn(f"{path}: in {language} by its letters ({why}): all scores but chrF compare whole phrases, not words")
     return given
 
 
@@ -285,14 +248,11 @@ def _tested(asked: str | None, metrics: list[str], systems: list[System], seeds:
     return next((metric for metric in (asked or "bleu", *able) if metric in able), None)
 
 
-def _row(system: System, seeds: bool, tested: str | None, resamples: "np.ndarray | None") -> dict[str, Any]:
+def _row(system: System, seeds: bool, tested: str | None, resamples: np.ndarray | None) -> dict[str, Any]:
     """A system's figures, ready for JSON; ``resamples`` are those of the metric that is tested."""
-    from fairseq_diverse.metrics.significance import interval
-
+    files = list(map(str, system.files))
     row: dict[str, Any] = {"system": system.name}
-    row |= (
-        {"files": list(map(str, system.files)), "seeds": len(system.files)} if seeds else {"file": str(system.files[0])}
-    )
+    row |= {"files": files, "seeds": len(files)} if seeds else {"file": files[0]}
     results = {metric: found for metric, found in system.results.items() if len(found) == len(system.files)}
     for metric, found in results.items():
         scores = [result.score for result in found]
@@ -301,7 +261,7 @@ def _row(system: System, seeds: bool, tested: str | None, resamples: "np.ndarray
             row[f"{metric}_seeds"] = [round(score, 4) for score in scores]
             row[f"{metric}_deviation"] = round(stdev(scores), 4) if len(scores) > 1 else None
         elif metric == tested and resamples is not None:
-            row[f"{metric}_interval"] = [round(bound, 4) for bound in interval(resamples)]
+            row[f"{metric}_interval"] = [round(bound, 4) for bound in significance.interval(resamples)]
     if "bleu" in results:
         sums = [result.statistics.sum(0) for result in results["bleu"]]
         row["length_ratio"] = round(mean(float(one[0] / max(one[1], 1)) for one in sums), 4)
@@ -310,33 +270,25 @@ def _row(system: System, seeds: bool, tested: str | None, resamples: "np.ndarray
 
 
 def _compare(
-    rows: list[dict[str, Any]], systems: list[System], metric: str, test: str, resamples: "dict[str, np.ndarray]"
+    rows: list[dict[str, Any]], systems: list[System], metric: str, test: str, resamples: dict[str, np.ndarray]
 ) -> None:
     """Add ``delta`` and ``p`` of every system against the first; p is None where there is nothing to compare."""
-    from fairseq_diverse.metrics import significance
-
     first, *_ = baseline = systems[0].results[metric]
     for row, system in zip(rows, systems, strict=True):
         results = system.results[metric]
         delta = mean(result.score for result in results) - mean(result.score for result in baseline)
         p = None
-        if results is baseline:
-            pass
-        elif test == "seeds":
-            if min(len(results), len(baseline)) > 1:
-                scores = [[result.score for result in side] for side in (baseline, results)]
-                p = significance.seed_difference(scores[0], scores[1])[1]
-        elif test == "bootstrap":
+        if test == "seeds" and results is not baseline and min(len(results), len(baseline)) > 1:
+            p = significance.seed_difference(*([result.score for result in side] for side in (baseline, results)))[1]
+        elif test == "bootstrap" and results is not baseline:
             p = significance.p_value(resamples[systems[0].name], resamples[system.name], delta)
-        else:
+        elif test != "seeds" and results is not baseline:
             of_test = {"randomization": significance.randomization_p_value, "sign": significance.sign_test_p_value}
             p = of_test[test](first.statistics, results[0].statistics, first.combine)
         row |= {"delta": round(delta, 4), "p": None if p is None else float(f"{p:.4g}")}
 
 
 def _legend(test: str, compared: bool, tested: str | None) -> str:
-    from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS
-
     if test == "seeds":
         return "±: deviation over seeds" + "; p: Welch's t-test over seeds against the baseline, two-sided" * compared
     if not tested:
@@ -348,8 +300,6 @@ def _legend(test: str, compared: bool, tested: str | None) -> str:
 
 
 def _table(rows: list[dict[str, Any]], metrics: list[str], tested: str | None, seeds: bool) -> str:
-    from fairseq_diverse.metrics.catalogue import find
-
     columns = [["system", *(one_line(row["system"]) for row in rows)]]
     for metric in metrics:
         digits, heading = find(metric).digits, find(metric).heading

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fairseq_diverse.cli import first_lines, named_path
 from fairseq_diverse.support.tables import in_columns, one_line
+from fairseq_diverse.syntax.brackets import Brackets, compare_files
 
 PATHS = ("gold",)
 EXAMPLE = "fairseq-diverse score-trees --gold raw/test.en.ptb pcfg=parses/test.pcfg benepar=parses/test.benepar"
@@ -22,8 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.syntax.brackets import Brackets, compare_files
-
     cells = [["parser", "sentences", "precision", "recall", "F1", "complete match"]]
     for name, path in (named_path(text, "FILE") for text in args.trees):
         found, lacking = compare_files(args.gold, Path(path))

@@ -14,15 +14,15 @@ import json
 import sys
 from typing import Any
 
+from fairseq_diverse import register
 from fairseq_diverse.support.tables import in_columns
 
 PATHS = ("data",)
+RESOLVED: dict[str, Any] = {"argument_default": argparse.SUPPRESS, "conflict_handler": "resolve"}
 EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routing-on encoder:1-2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from fairseq_diverse import register
-
     register()
     parser.usage = "fairseq-diverse size {TABLE --row ROW | --arch ARCH} [any model flag] [--source-length N] ..."
     parser.allow_abbrev = False
@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source-lang", metavar="SOURCE", help="source language of --data (default: by file names)")
     add("--target-lang", metavar="TARGET", help="target language of --data, with --source-lang")
     add("--json", action="store_true", help="print JSON")
-    _add_model_flags(
-        parser.add_argument_group("model flags", argument_default=argparse.SUPPRESS, conflict_handler="resolve")
-    )
+    _add_model_flags(parser.add_argument_group("model flags", **RESOLVED))
 
 
 def _add_model_flags(flags: Any) -> None:
@@ -63,9 +61,7 @@ def _with_row(args: argparse.Namespace) -> argparse.Namespace:
     if others:
         raise ValueError(f"--row {args.row}: one row at a time")
     register_with(row.user_dir or None)
-    parser = argparse.ArgumentParser(
-        add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS, conflict_handler="resolve"
-    )
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, **RESOLVED)
     _add_model_flags(parser)
     parser.add_argument("--arch")
     given = {name: value for name, value in vars(args).items() if name != "arch" or value is not None}
@@ -95,21 +91,17 @@ def main(args: argparse.Namespace) -> None:
     size = measure_size(args, symbols, args.source_length, args.target_length)
     if lengths is not None:
         most = {side: most_heads(width, lengths.source) for side, width in size["widths"].items()}
-        admissible = {
-            side: [count for count in range(1, most[side] + 1) if width % count == 0]
-            for side, width in size["widths"].items()
-        }
+        counts = {side: range(1, count + 1) for side, count in most.items()}
+        admissible = {side: [n for n in counts[side] if width % n == 0] for side, width in size["widths"].items()}
         size["data"] = {**lengths._asdict(), "h_max": most, "heads": admissible}
         if layers := phrase_layers(args.data, *pair):
             size["data"]["phrase_layers"] = {**layers._asdict(), "limit": layers.limit}
         for component, heads in size["interacting"].items():
             side = "encoder" if component == "encoder" else "decoder"
             if heads > most[side]:
-                print(
-                    f"warning: {heads} heads in {component} attention are more than h_max = {most[side]} = "
-                    f"floor({size['widths'][side]} / {lengths.source:.2f}), width over mean source length",
-                    file=sys.stderr,
-                )
+                bound = f"floor({size['widths'][side]} / {lengths.source:.2f}), width over mean source length"
+                text = f"{heads} heads in {component} attention are more than h_max = {most[side]} = {bound}"
+                print(f"warning: {text}", file=sys.stderr)
     print(json.dumps(size, indent=2) if args.json else _table(size))
 
 
@@ -123,33 +115,25 @@ def _table(size: dict[str, Any]) -> str:
         ("  added by mechanisms", f"{parameters['added']:,}", _short(flops["added"])),
     ]
     if "classifier" in parameters:
-        rows += [
-            (f"total, {size['vocabulary']:,} symbols", f"{parameters['total']:,}", ""),
-            ("  with BERT's pooler for LM head", f"{parameters['classifier']:,}", ""),
-        ]
+        rows.append((f"total, {size['vocabulary']:,} symbols", f"{parameters['total']:,}", ""))
+        rows.append(("  with BERT's pooler for LM head", f"{parameters['classifier']:,}", ""))
     else:
         symbols = size["vocabulary"]
         counts = f"{symbols:,} symbols a side" if isinstance(symbols, int) else "{:,} and {:,} symbols".format(*symbols)
         rows.append((f"total, {counts}", f"{parameters['total']:,}", ""))
     lines = [size["arch"], in_columns(rows)]
     if data := size.get("data"):
-        lines += [
-            "",
-            f"{data['sentences']:,} training pairs, mean length {data['source']:.2f} and {data['target']:.2f} tokens "
-            "(without the end of the sentence)",
-        ]
+        means = f"{data['source']:.2f} and {data['target']:.2f} tokens (without the end of the sentence)"
+        lines += ["", f"{data['sentences']:,} training pairs, mean length {means}"]
         sides = {width: side for side, width in size["widths"].items()}  # one where both widths are the same
         for width, side in sides.items():
             heads = ", ".join(map(str, data["heads"][side])) or "none"
-            lines.append(
-                f"h_max = floor({width} / {data['source']:.2f}) = {data['h_max'][side]}; "
-                f"numbers of heads up to it that divide the width: {heads}"
-            )
+            most = f"floor({width} / {data['source']:.2f}) = {data['h_max'][side]}"
+            lines.append(f"h_max = {most}; numbers of heads up to it that divide the width: {heads}")
         if layers := data.get("phrase_layers"):
-            lines.append(
-                f"largest phrase layer: mean {layers['mean']:.2f} of {layers['sentences']:,} training sentences with a "
-                f"constituency tree; 2k + 1 covers it from --phrase-limit {layers['limit']}"
-            )
+            of = f"{layers['sentences']:,} training sentences with a constituency tree"
+            covers = f"2k + 1 covers it from --phrase-limit {layers['limit']}"
+            lines.append(f"largest phrase layer: mean {layers['mean']:.2f} of {of}; {covers}")
     return "\n".join(lines)
 
 

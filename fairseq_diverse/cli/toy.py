@@ -7,7 +7,12 @@ OUT gets {train,valid,test}.{en,de} (raw text; English tokens are separated by s
 import argparse
 from pathlib import Path
 
+from fairseq_diverse.data.probing import TASKS
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import read_lines, refuse_foreign
+from fairseq_diverse.toy.corpus import RECORD, word_by_word, write_corpus
+from fairseq_diverse.toy.probing import FEWEST, write_probing
+from fairseq_diverse.toy.rationales import DECIDING, FILES, write_rationales
 
 EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
 
@@ -19,30 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--valid", type=int, default=500, help="number of validation sentences (default: %(default)s)")
     add("--test", type=int, default=500, help="number of test sentences (default: %(default)s)")
     add("--seed", type=int, default=1, help="random seed, 0 or more (default: %(default)s)")
-    add(
-        "--probing",
-        type=int,
-        default=0,
-        metavar="N",
-        help="also write OUT/probing: SentEval's ten tasks, N sentences each",
-    )
-    add(
-        "--rationales",
-        type=int,
-        default=0,
-        metavar="N",
-        help="also write OUT/rationales: four of these tasks in ERASER's layout, with the word that decides",
-    )
+    probing = "also write OUT/probing: SentEval's ten tasks, N sentences each"
+    add("--probing", type=int, default=0, metavar="N", help=probing)
+    rationales = "also write OUT/rationales: four of these tasks in ERASER's layout, with the word that decides"
+    add("--rationales", type=int, default=0, metavar="N", help=rationales)
     add("--word-by-word", action="store_true", help="also score a word-by-word translation of the test split")
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.data.probing import TASKS
-    from fairseq_diverse.support.errors import UserError
-    from fairseq_diverse.toy.corpus import RECORD, write_corpus
-    from fairseq_diverse.toy.probing import FEWEST, write_probing
-    from fairseq_diverse.toy.rationales import DECIDING, FILES, write_rationales
-
     files = {"probing": [f"{task}.txt" for task in TASKS]}
     files |= {"rationales": [f"{task}/{file}" for task in DECIDING for file in FILES]}
     for folder, names in files.items():
@@ -67,8 +56,6 @@ def main(args: argparse.Namespace) -> None:
 def word_by_word_score(corpus: Path) -> str:
     """BLEU and chrF (sacreBLEU, detokenized, cased) of word-by-word translations of the test split."""
     import sacrebleu
-
-    from fairseq_diverse.toy.corpus import word_by_word
 
     train, test = (
         list(zip(read_lines(corpus / f"{split}.en"), read_lines(corpus / f"{split}.de"), strict=True))

@@ -17,7 +17,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
+from fairseq_diverse import register
 from fairseq_diverse.cli import first_lines
+from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.support.files import atomic_write, decode_lines, iterate_lines
 
 PATHS = ("checkpoint", "data")
@@ -34,12 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--input", metavar="FILE", help="raw text; - is stdin (default: stdin)")
     add("--out", metavar="FILE", help="file for the translations (default: stdout)")
     add("--beam", type=int, default=5, help="beam size (default: 5)")
-    add(
-        "--max-len-a",
-        type=float,
-        default=0.0,
-        help="at most A times as many subwords as the longest source, plus B (default: 0)",
-    )
+    longest = "at most A times as many subwords as the longest source, plus B (default: 0)"
+    add("--max-len-a", type=float, default=0.0, help=longest)
     add("--max-len-b", type=int, default=200, help="see --max-len-a (default: %(default)s)")
     add("--lenpen", type=float, default=1.0, help="length penalty; higher = longer translations (default: 1)")
     add("--nbest", type=int, default=1, metavar="N", help="hypotheses per sentence (default: 1)")
@@ -70,13 +68,10 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError("what is to translate? Give --model DIR, or --checkpoint FILE and --data DIR")
     from tqdm import tqdm
 
-    from fairseq_diverse import register
-
     register()
     from fairseq_diverse.models.loading import load_models, require_translation
     from fairseq_diverse.models.sharing import shared_folder
     from fairseq_diverse.models.translating import Translator
-    from fairseq_diverse.preparation.pipeline import read_record
 
     if args.model:
         args.checkpoint = args.data = str(shared_folder(args.model))

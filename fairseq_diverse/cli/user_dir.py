@@ -3,16 +3,16 @@
 import argparse
 from collections.abc import Sequence
 
+from fairseq_diverse import register
 from fairseq_diverse.cli.arguments import Parser
+from fairseq_diverse.host.programs import check_user_dir, import_user_dir
 from fairseq_diverse.support.paths import PACKAGE
 
 EXAMPLE = 'fairseq-train DATA --user-dir "$(fairseq-diverse user-dir)" --arch diverse_transformer ...'
 
 # the commands that build models or read their flags; `average` needs no model but has the flag, too
-COMMANDS = (
-    *("accuracy", "average", "check", "export", "glue", "heads", "plot", "rationales", "report", "run", "size"),
-    "translate",
-)
+COMMANDS = {"accuracy", "average", "check", "export", "glue", "heads", "plot", "rationales", "report", "run", "size"}
+COMMANDS |= {"translate"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,8 @@ def main(args: argparse.Namespace) -> None:
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
     """Add the flag ``--user-dir``."""
-    parser.add_argument(
-        "--user-dir", metavar="DIR", help="folder of a Python package that registers mechanisms of your own"
-    )
+    own = "folder of a Python package that registers mechanisms of your own"
+    parser.add_argument("--user-dir", metavar="DIR", help=own)
 
 
 def take_user_dir(argv: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -44,12 +43,8 @@ def register_with(user_dir: str | None) -> None:
     Raises:
         ValueError: the folder does not exist, or fairseq cannot import it.
     """
-    from fairseq_diverse.host.programs import check_user_dir, import_user_dir
-
     if user_dir is not None:
         check_user_dir(user_dir)
-    from fairseq_diverse import register
-
     register()
     if user_dir is not None:
         import_user_dir(user_dir)

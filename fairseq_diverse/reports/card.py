@@ -21,38 +21,32 @@ from fairseq_diverse.preparation.pipeline import FILE, read_record
 
 # by task: how the hub calls it, and what runs it
 PIPELINES = {
-    "translation": "translation",
-    "translation_with_syntax": "translation",
-    "language_modeling": "text-generation",
-    "masked_lm": "fill-mask",
-    "span_corruption": "text2text-generation",
-    "text_to_text": "text2text-generation",
-    "sentence_prediction": "text-classification",
-    "rationales": "text-classification",
-    "logical_inference": "text-classification",
-    "sentence_probing": "text-classification",
+    **dict.fromkeys(("translation", "translation_with_syntax"), "translation"),
+    **{"language_modeling": "text-generation", "masked_lm": "fill-mask"},
+    **dict.fromkeys(("span_corruption", "text_to_text"), "text2text-generation"),
+    **dict.fromkeys(
+        ("sentence_prediction", "rationales", "logical_inference", "sentence_probing"), "text-classification"
+    ),
 }
 TRANSLATED = ("translation", "translation_with_syntax", "text_to_text")
 COMMANDS = {
-    "rationales": "fairseq-diverse rationales --checkpoint DIR --data DATA --out rationales.jsonl",
-    "logical_inference": "fairseq-diverse accuracy model=DIR --data DATA",
-    "sentence_probing": "fairseq-diverse accuracy model=DIR --data DATA",
-    "sentence_prediction": "fairseq-diverse glue --checkpoint DIR --data DATA",
-    "text_to_text": "fairseq-diverse glue --checkpoint DIR --data DATA",
+    "rationales": "rationales --checkpoint DIR --data DATA --out rationales.jsonl",
+    **dict.fromkeys(("logical_inference", "sentence_probing"), "accuracy model=DIR --data DATA"),
+    **dict.fromkeys(("sentence_prediction", "text_to_text"), "glue --checkpoint DIR --data DATA"),
 }
-TRANSLATE = 'print(shared.translate(["A sentence."], beam=5))'
-FIRST = """tokens = torch.cat([torch.tensor([0]), shared.encode("A sentence.")])[None]  # <s> comes first
-"""
+LOAD = 'import fairseq_diverse\n\nshared = fairseq_diverse.load("DIR")'
+TOKENS = 'tokens = shared.encode("A sentence.")[None]\n'
+FIRST = 'tokens = torch.cat([torch.tensor([0]), shared.encode("A sentence.")])[None]  # <s> comes first\n'
+LOGITS = "logits, _ = shared.model({})  # (1, {}, words) of shared.task.source_dictionary".format
+OF_TOKENS = LOGITS("tokens", "T")
 PYTHON = {
-    **dict.fromkeys(TRANSLATED, TRANSLATE),
-    "language_modeling": """tokens = shared.encode("A sentence.")[None]
-logits, _ = shared.model(tokens)  # (1, T, words) of shared.task.source_dictionary""",
-    "masked_lm": f"{FIRST}logits, _ = shared.model(tokens)  # (1, T, words) of shared.task.source_dictionary",
+    **dict.fromkeys(TRANSLATED, 'print(shared.translate(["A sentence."], beam=5))'),
+    **{"language_modeling": TOKENS + OF_TOKENS, "masked_lm": FIRST + OF_TOKENS},
     "sentence_prediction": f"""{FIRST}head = "sentence_classification_head"
 logits, _ = shared.model(tokens, features_only=True, classification_head_name=head)  # (1, classes)""",
-    "span_corruption": """tokens = shared.encode("A sentence.")[None]
-logits, _ = shared.model(tokens, None, tokens[:, -1:])  # (1, 1, words) of shared.task.source_dictionary""",
+    "span_corruption": TOKENS + LOGITS("tokens, None, tokens[:, -1:]", 1),
 }
+OWN_FOLDER = '"$(fairseq-diverse user-dir)"'
 BIBTEX = """@software{fairseq_diverse,
   author = {{The fairseq\\_diverse authors}},
   title = {fairseq\\_diverse: attention diversity for neural machine translation},
@@ -76,12 +70,12 @@ def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, A
     record = read_record(folder) if (folder / FILE).is_file() else {}
     task, figures = str(config["task"]), _figures(seeds)
     model = settings_of("model", state)
-    active = [name for name, cls in MECHANISMS.items() if _is_active(model, name)]
+    settings = type("Settings", (), dict(model)) if isinstance(model, Mapping) else model
+    active = [name for name in MECHANISMS if read_settings(settings, name).active]
     languages = [name for name in (record.get("source"), record.get("target")) if name and len(name) in (2, 3)]
     data = str(own.get("data") or record.get("name") or "data")
     front: dict[str, Any] = {"language": languages} if languages else {}
-    front |= {"library_name": "fairseq-diverse"}
-    front |= {"pipeline_tag": PIPELINES[task]} if task in PIPELINES else {}
+    front |= {"library_name": "fairseq-diverse"} | ({"pipeline_tag": PIPELINES[task]} if task in PIPELINES else {})
     front |= {"tags": ["fairseq", "attention", *active]}
     if own:
         number = [one["seed"] for one in seeds].index(own["seed"])
@@ -102,12 +96,9 @@ def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, A
         "## Cite\n\n" + _cite(active),
     ]
     if own.get("commands"):
-        lines = "\n".join(own["commands"]).replace(
-            " --user-dir fairseq_diverse ", ' --user-dir "$(fairseq-diverse user-dir)" '
-        )
-        parts.insert(
-            -1, f"## Training\n\nRUN is the folder of the run, {own['data']} its data.\n\n```bash\n{lines}\n```"
-        )
+        said = f"RUN is the folder of the run, {own['data']} its data."
+        lines = "\n".join(own["commands"]).replace(" --user-dir fairseq_diverse ", f" --user-dir {OWN_FOLDER} ")
+        parts.insert(-1, f"## Training\n\n{said}\n\n```bash\n{lines}\n```")
     return "\n\n".join(parts) + "\n"
 
 
@@ -131,10 +122,8 @@ def _figures(seeds: Sequence[Summary]) -> Figures:
         return []
     if sets := seeds[0].get("glue"):
         named = [(name, metric) for name, part in sets.items() for metric in part["metrics"]]
-        return [
-            (metric, f"{name} {HEADINGS[metric]}", [run["glue"][name]["metrics"][metric] for run in seeds], 2, "")
-            for name, metric in named
-        ]
+        of_seeds = {(n, metric): [run["glue"][n]["metrics"][metric] for run in seeds] for n, metric in named}
+        return [(metric, f"{n} {HEADINGS[metric]}", values, 2, "") for (n, metric), values in of_seeds.items()]
     signatures = seeds[0].get("metrics", {}).get("signatures", {})
     measures = KINDS[seeds[0]["kind"]].measures(())
     found: Figures = [
@@ -151,25 +140,15 @@ def _figures(seeds: Sequence[Summary]) -> Figures:
     return found
 
 
-def _is_active(model: Any, name: str) -> bool:
-    settings = model if not isinstance(model, Mapping) else type("Settings", (), dict(model))
-    return bool(read_settings(settings, name).active)
-
-
 def _about(state: Mapping[str, Any], config: Mapping[str, Any], own: Summary, active: Sequence[str]) -> str:
     parameters = own.get("parameters") or sum(value.numel() for value in state["model"].values())
     said = f"mechanisms of attention: {', '.join(active)}" if active else "without mechanisms of attention"
-    facts = [
-        f"- Architecture `{config['architecture']}`, task `{config['task']}`, {parameters:,} parameters; {said}.",
-        f"- Trained by fairseq_diverse for {config['updates']:,} updates"
-        + (f", seed {own['seed']}, commit {', '.join(commits_of([own]))}" if own else f", version {__version__}")
-        + ".",
-    ]
+    by = f"seed {own['seed']}, commit {', '.join(commits_of([own]))}" if own else f"version {__version__}"
+    facts = [f"- Architecture `{config['architecture']}`, task `{config['task']}`, {parameters:,} parameters; {said}."]
+    facts += [f"- Trained by fairseq_diverse for {config['updates']:,} updates, {by}."]
     if code := config.get("code"):
-        facts.append(
-            f"- **Has code of its author**, in `{code}`, that loading does not run. Read it first; then give "
-            f"`--user-dir DIR/{code}`, or import the folder before `fairseq_diverse.load`."
-        )
+        todo = f"give `--user-dir DIR/{code}`, or import the folder before `fairseq_diverse.load`."
+        facts += [f"- **Has code of its author**, in `{code}`, that loading does not run. Read it first; then {todo}"]
     return "\n".join(facts)
 
 
@@ -207,22 +186,17 @@ def _use(task: str, config: Mapping[str, Any], own: Summary) -> str:
     user_dir = f" --user-dir DIR/{config['code']}" if config.get("code") else ""
     lines = ["pip install 'fairseq-diverse[fairseq,share]'"]
     if command := COMMANDS.get(task):
-        lines.append(f"{command}{user_dir}")
+        lines.append(f"fairseq-diverse {command}{user_dir}")
     if task in TRANSLATED:
         given = own.get("row", {}).get("generate", {})
         search = {flag: given[flag] for flag in ("beam", "lenpen", "max-len-a", "max-len-b") if flag in given}
         search |= {"lenpen": f"{own['chosen']['lenpen']:g}"} if "chosen" in own else {}
         flags = "".join(f" --{flag} {value}" for flag, value in search.items())
         lines.append(f"fairseq-diverse translate --model DIR{user_dir}{flags} --input raw.txt --out translations.txt")
-    shell = "\n".join(lines)
+    shell, python = "\n".join(lines), PYTHON.get(task, "")
     text = f"DIR is this folder, or its name on the Hugging Face hub.\n\n```bash\n{shell}\n```"
-    if task not in PYTHON:
-        return text
-    start = (
-        "import torch\n\n" * ("torch." in PYTHON[task])
-        + 'import fairseq_diverse\n\nshared = fairseq_diverse.load("DIR")'
-    )
-    return f"{text}\n\n```python\n{start}\n{PYTHON[task]}\n```"
+    start = "import torch\n\n" * ("torch." in python) + LOAD
+    return text + f"\n\n```python\n{start}\n{python}\n```" * bool(python)
 
 
 def _cite(active: Sequence[str]) -> str:

@@ -45,6 +45,12 @@ def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) 
     def count(line: Line) -> str:
         return number(line.facts["parameters"]) if line.seeds else "" if kind.speeds else "not run"
 
+    def difference(m: Measure, line: Line) -> str:
+        return line.differences[m.key].text(m.digits) if line.differences else ""
+
+    def over_examples(m: Measure, line: Line) -> str:
+        return p_number(line.over_examples[m.key].p) if m.key in line.over_examples else ""
+
     parameters = Column("parameters", count, unfinished=True, details=kind.speeds)
     columns = [Column[Line]("row", lambda line: line.name, unfinished=True)]
     columns += [*([] if kind.speeds else [parameters]), *kind.columns]
@@ -54,11 +60,14 @@ def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) 
         score: Callable[[Line], str] = partial(_score, m, one, kind.speeds and m is first)
         columns.append(Column(m.heading or m.name, score, unfinished=m is first, details=m.details))
         if m.compared:
-            columns.append(Column(f"Δ {m.name}", partial(_difference, m)))
-            over = partial(_over_examples, m)
-            details.append(Column(over_examples_heading(kind, measures, m), over, details=True))
+            columns.append(Column(f"Δ {m.name}", partial(difference, m)))
+            heading = over_examples_heading(kind, measures, m)
+            details.append(Column(heading, partial(over_examples, m), details=True))
     columns += [Column("seeds", lambda line: str(line.seeds))]
-    details += _speed_columns(lines)
+    for heading, (key, form, of_paper) in SPEEDS.items():
+        details.append(Column(heading, partial(_speed, key, form), details=True))
+        if any(of_paper in line.row.published for line in lines):  # no details where no row is finished
+            details.append(_published_column(of_paper)._replace(details=any(line.seeds for line in lines)))
     shown = {column.heading for column in (*columns, *details)}
     of_measures = {measure.key: measure for measure in measures}
     published = dict.fromkeys(key for line in lines for key in line.row.published)
@@ -72,8 +81,7 @@ def one_seed(lines: Sequence[Line]) -> bool:
 
 
 def over_examples_heading(kind: Kind, measures: Sequence[Measure], measure: Measure) -> str:
-    several = sum(m.compared for m in measures) > 1
-    return f"p over {kind.items}" + f": {measure.name}" * several
+    return f"p over {kind.items}" + f": {measure.name}" * (sum(m.compared for m in measures) > 1)
 
 
 def _score(measure: Measure, one: bool, says_not_run: bool, line: Line) -> str:
@@ -83,28 +91,8 @@ def _score(measure: Measure, one: bool, says_not_run: bool, line: Line) -> str:
     return Spread(score.mean, half if measure.deviation else None).text(measure.digits)
 
 
-def _difference(measure: Measure, line: Line) -> str:
-    return line.differences[measure.key].text(measure.digits) if line.differences else ""
-
-
-def _over_examples(measure: Measure, line: Line) -> str:
-    return p_number(line.over_examples[measure.key].p) if measure.key in line.over_examples else ""
-
-
-def _speed_columns(lines: Sequence[Line]) -> list[Column[Line]]:
-    """Each followed by its published figures, which are no details where no row is finished."""
-    columns: list[Column[Line]] = []
-    for heading, (key, form, published) in SPEEDS.items():
-        columns.append(Column(heading, partial(_speed, key, form), details=True))
-        if any(published in line.row.published for line in lines):
-            columns.append(_published_column(published)._replace(details=any(line.seeds for line in lines)))
-    return columns
-
-
 def _speed(key: str, form: str, line: Line) -> str:
-    if key not in line.speeds:
-        return ""
-    return "-" if line.no_speed else number(line.speeds[key], form)
+    return "-" if key in line.speeds and line.no_speed else number(line.speeds.get(key), form)
 
 
 def _published_column(key: str, measure: Measure | None = None) -> Column[Line]:
@@ -121,10 +109,8 @@ def verdict(line: Line, measures: Sequence[Measure]) -> str:
     ``not resolved``; where nothing can be tested, why."""
     measure = deciding_last(measures)[-1]
     difference = line.differences[measure.key]
-    if difference.p is None:
-        return difference.untested
-    if difference.p >= LEVEL:
-        return "not resolved"
+    if difference.p is None or difference.p >= LEVEL:
+        return difference.untested if difference.p is None else "not resolved"
     return "helps" if (difference.delta < 0) == measure.lower else "hurts"
 
 
@@ -177,8 +163,9 @@ def task_cells(table: TaskTable, lines: Sequence[TaskLine]) -> Cells:
     for task, by_system in by_task.items():
         guessing = next((line.guessing for line in by_system.values() if line.guessing is not None), None)
         rows.append([task, number(guessing, ".2f")])
-        for name in systems:
-            rows[-1] += _task_cells(by_system[name]) if name in by_system else ["", ""]
+        for cell in map(by_system.get, systems):
+            score = cell.score.text() + stars(cell.p) if cell and cell.score else ""
+            rows[-1] += ["not run" if not cell.seeds else score, cell.published] if cell else ["", ""]
     if table.parameters:
         rows.append([table.parameters, ""])
         for name in systems:
@@ -189,8 +176,3 @@ def task_cells(table: TaskTable, lines: Sequence[TaskLine]) -> Cells:
     cells = without_empty([row for row in rows if any(row[1:])])
     turned = [list(row) for row in zip(*cells, strict=True)]
     return [["system", *turned[0][1:]], *turned[1:]] if len(systems) > len(cells) else cells
-
-
-def _task_cells(line: TaskLine) -> list[str]:
-    score = "" if line.score is None else line.score.text() + stars(line.p)
-    return ["not run" if not line.seeds else score, line.published]

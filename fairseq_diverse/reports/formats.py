@@ -22,6 +22,7 @@ class Block(NamedTuple):
 
 
 MARKDOWN = re.compile(r"[\\`*\[\]~|$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore inside a word means nothing
+NOT_IN_CSV = ("machines", "versions", "commits", "missing")
 BLOCK = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")  # what makes a line a heading, a list or a quotation
 
 
@@ -35,14 +36,11 @@ def as_text(cells: Cells, title: str, notes: Sequence[str]) -> str:
 
 def as_markdown(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """A pipe table; notes are a list."""
-    rule = ["---", *["---:"] * (len(cells[0]) - 1)]
-
-    def escape_block(text: str) -> str:
-        return BLOCK.sub(r"\g<0>\\", escaped(text.strip()))
-
     header, *rows = [list(map(escaped, row)) for row in cells]
+    rule = ["---", *["---:"] * (len(header) - 1)]
     lines = [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
-    return "\n".join([escape_block(title), "", *lines, "", *(f"- {escape_block(note)}" for note in notes)])
+    title, *notes = [BLOCK.sub(r"\g<0>\\", escaped(text.strip())) for text in (title, *notes)]
+    return "\n".join([title, "", *lines, "", *(f"- {note}" for note in notes)])
 
 
 def escaped(text: str) -> str:
@@ -57,13 +55,13 @@ def lost_figures(old: str, new: str, gone: Sequence[str]) -> list[str]:
     before, after = _cells_of(old), _cells_of(new)
     names = set(map(escaped, gone))
     unknown = {key[:2] for key, cell in before.items() if "not run" in cell}  # already
-    lost = {}
-    for (number, row, heading), cell in before.items():
-        now = after.get((number, row, heading), "")
-        is_gone = now in ("not run", "not measured") or (not now and (not names or row in names))
-        if is_gone and re.search(r"\d", cell) and "published" not in heading and (number, row) not in unknown:
-            lost[row] = True
-    return list(lost)
+    figures = {key for key, cell in before.items() if re.search(r"\d", cell) and "published" not in key[2]}
+    lost = []
+    for key in (key for key in before if key in figures and key[:2] not in unknown):
+        now, row = after.get(key, ""), key[1]
+        if now in ("not run", "not measured") or (not now and (not names or row in names)):
+            lost.append(row)
+    return list(dict.fromkeys(lost))
 
 
 def _cells_of(text: str) -> dict[tuple[int, str, str], str]:
@@ -86,26 +84,11 @@ def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
     def line(row: Sequence[str]) -> str:
         return " & ".join(map(latex, row)) + r" \\"
 
-    return "\n".join(
-        [
-            r"% \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{latex(title)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(cells[0]) - 1)}}}",
-            r"\toprule",
-            line(cells[0]),
-            r"\midrule",
-            *map(line, cells[1:]),
-            r"\bottomrule",
-            r"\end{tabular}",
-            *(rf"\par\footnotesize {latex(note)}" for note in notes),
-            r"\end{table}",
-        ]
-    )
-
-
-NOT_IN_CSV = ("machines", "versions", "commits", "missing")
+    columns = "l" + "r" * (len(cells[0]) - 1)
+    lines = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{latex(title)}}}"]
+    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", line(cells[0]), r"\midrule", *map(line, cells[1:])]
+    lines += [r"\bottomrule", r"\end{tabular}", *(rf"\par\footnotesize {latex(note)}" for note in notes)]
+    return "\n".join([*lines, r"\end{table}"])
 
 
 def as_csv(content: Mapping[str, Any], names: str | None) -> str:

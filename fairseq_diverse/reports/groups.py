@@ -51,17 +51,15 @@ def compare_groups(runs: Runs, records: Mapping[str, tuple[Record, str]], by: st
                 nll_word = line.scores["nll"].mean * facts["sentences"] / facts["words"]
                 line.facts = {"group": name, **facts, "nll_word": nll_word}
                 by_row[line.name].append(line)
-            differences |= {
-                (m, row, name): d for m, rows_of in compared.differences.items() for row, d in rows_of.items()
-            }
+            for key, by_name in compared.differences.items():
+                differences |= {(key, row, name): difference for row, difference in by_name.items()}
         for row in rows:
             lines += by_row[row.name] or [Line(row=row, seeds=0)]
     corrected = {key: with_holm({k: d for k, d in differences.items() if k[0] == key}) for key in ("nll", "rest")}
     for line in lines:
         line.differences = {key: corrected[key][key, line.name, line.facts["group"]] for key in line.differences}
-        if line.differences:
+        if difference := line.differences.get("nll"):
             share = line.facts["sentences"] / line.facts["words"]
-            difference = line.differences["nll"]
             line.facts["word_delta"] = difference.delta * share
             line.facts |= {"word_interval": [e * share for e in difference.interval]} if difference.interval else {}
     return lines
@@ -115,19 +113,15 @@ def group_columns() -> list[Column[Line]]:
 def group_notes(lines: Sequence[Line], by: str, records: Mapping[str, tuple[Record, str]]) -> list[str]:
     """What the groups and the figures are, and what the tests correct for."""
     rows = list({line.name: line for line in lines if line.seeds}.values())  # one line of each
-    text = [f"groups: {BY[by]}"]
-    if by == "length":
-        longest = dict.fromkeys(f"{record['longest']} words" for record, _ in records.values())
-        text.append(f"the longest source sentence in training: {', '.join(longest)}")
+    longest = ", ".join(dict.fromkeys(f"{record['longest']} words" for record, _ in records.values()))
+    text = [f"groups: {BY[by]}", *[f"the longest source sentence in training: {longest}"] * (by == "length")]
     text.append("NLL: nats a test sentence, or nats a word of the reference (sacreBLEU's), lower is better")
     compared = [line for line in lines if line.differences]
     if not compared:
         return text + machines_note(rows)
     against = f"Δ against {', '.join(dict.fromkeys(line.baseline for line in compared))}"
-    counts = {
-        key: max((line.differences[key].holm_of for line in compared if key in line.differences), default=0)
-        for key in ("nll", "rest")
-    }
+    of_key = {key: [line.differences[key] for line in compared if key in line.differences] for key in ("nll", "rest")}
+    counts = {key: max((difference.holm_of for difference in of), default=0) for key, of in of_key.items()}
     if not counts["nll"]:
         text.append(f"{against}: nothing can be tested over seeds, nothing has a star")
     else:
@@ -138,7 +132,7 @@ def group_notes(lines: Sequence[Line], by: str, records: Mapping[str, tuple[Reco
             f"and rows ({counts['nll']} p-values); *: p < 0.05, **: p < 0.01",
             "95% interval: of Δ NLL, Dunnett's, for all rows of one group at once: corrects for rows, not for groups",
         ]
-    if any("rest" in line.differences for line in compared):
+    if of_key["rest"]:
         correction = f", a Holm's correction of its own ({counts['rest']} p-values)" * bool(counts["rest"])
         text.append(
             "Δ NLL a word less that of the others: of all sentences of the other groups; below zero, the row helps "

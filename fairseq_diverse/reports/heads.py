@@ -1,5 +1,6 @@
 """How different the heads of a table's rows are."""
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,11 +18,8 @@ DIGITS = {"cosine": 3, "constant share": 3, "effective rank": 1}  # of the figur
 def compare_heads(runs: Runs) -> list[Line]:
     """A line a row, of the runs whose heads were measured; its fact ``finished`` is how many runs there are. Figures
     are means over layers, then over seeds. Without a second head there is no cosine."""
-    measures = [
-        Measure(f"{component}: {name}", "", partial(_mean, component, name), compared=False)
-        for component in COMPONENTS
-        for name in (*DIGITS, "width")
-    ]
+    pairs = itertools.product(COMPONENTS, (*DIGITS, "width"))
+    measures = [Measure(f"{of}: {name}", "", partial(_mean, of, name), compared=False) for of, name in pairs]
     measured = {row: [run for run in row_runs if "heads" in run] for row, row_runs in runs.summaries.items()}
     lines = list(compare_by(measures, runs._replace(summaries=measured)).lines)
     for line in lines:
@@ -48,10 +46,9 @@ def head_entries(line: Line) -> dict[str, Any]:
 
 def head_columns() -> list[Column[Line]]:
     columns: list[Column[Line]] = [Column("row", lambda line: line.name, unfinished=True)]
-    for component in COMPONENTS:
-        for name in DIGITS:
-            key = f"{component}: {name}"
-            columns.append(Column(key, partial(_cell, component, name), unfinished=len(columns) == 1))
+    for component, name in itertools.product(COMPONENTS, DIGITS):
+        cell = partial(_cell, component, name)
+        columns.append(Column(f"{component}: {name}", cell, unfinished=len(columns) == 1))
     return [*columns, Column("seeds", lambda line: str(line.seeds))]
 
 
@@ -73,6 +70,5 @@ def head_notes(lines: Sequence[Line]) -> list[str]:
         "the position; effective rank: in how many directions the outputs vary, of so many",
     ]
     missing = [line.name for line in lines if line.seeds < line.facts["finished"]]
-    return text + [f"runs not measured: {', '.join(missing)}; fairseq-diverse run TABLE --heads does it"] * bool(
-        missing
-    )
+    todo = f"runs not measured: {', '.join(missing)}; fairseq-diverse run TABLE --heads does it"
+    return text + [todo] * bool(missing)

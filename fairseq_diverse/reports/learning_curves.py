@@ -86,9 +86,8 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     """Running means of ``window`` values, centred; of fewer near the ends, so that every mean is of as many values
     before as after: a straight line stays as it is.
     """
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    half = np.minimum(window // 2, np.minimum(np.arange(len(values)), np.arange(len(values))[::-1]))
-    middle = np.arange(len(values))
+    sums, middle = np.concatenate([[0.0], np.cumsum(values)]), np.arange(len(values))
+    half = np.minimum(window // 2, np.minimum(middle, middle[::-1]))
     with np.errstate(invalid="ignore"):  # infinite losses of a training that diverged
         return ((sums[middle + half + 1] - sums[middle - half]) / (2 * half + 1)).tolist()
 
@@ -99,7 +98,8 @@ def draw_learning_curves(
     """Two panels, against updates and against minutes; the curves of one name share a colour. Training is a line over
     the pale values that it smooths, means of ``smooth`` values (rounded up to an odd number; 1: none), by default of so
     many that about ``POINTS`` independent ones remain of the longest curve; validations are hollow dots."""
-    longest = max((len(one.training.losses) for runs in trainings.values() for one in runs), default=0)
+    every = [one for runs in trainings.values() for one in runs]
+    longest = max((len(one.training.losses) for one in every), default=0)
     window = (smooth if smooth is not None else max(1, longest // POINTS)) // 2 * 2 + 1
     figure, axes = panels(2, 8.4, 3.6, sharey=True)
     for number, (name, runs) in enumerate(trainings.items()):
@@ -116,11 +116,9 @@ def draw_learning_curves(
     for axis, label in zip(axes, ("updates", "minutes of training"), strict=True):
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
-    kind = "training" + f", mean of {window} values" * (window > 1)
-    axes[0].plot([], [], color="gray", label=kind)
-    if any(one.validation.losses for runs in trainings.values() for one in runs):
+    axes[0].plot([], [], color="gray", label="training" + f", mean of {window} values" * (window > 1))
+    if any(one.validation.losses for one in every):
         axes[0].plot([], [], "o", color="gray", fillstyle="none", markersize=4, label="validation")
-    of_tokens = all(one.of_tokens for runs in trainings.values() for one in runs)
-    axes[0].set_ylabel(METRICS[metric] if of_tokens else OF_CLASSIFIERS)
+    axes[0].set_ylabel(METRICS[metric] if all(one.of_tokens for one in every) else OF_CLASSIFIERS)
     legend_above(figure)
     return figure

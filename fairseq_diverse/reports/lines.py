@@ -32,10 +32,8 @@ def of_test(runs: Runs, name: str) -> Runs:
     Published figures that name no test are the first one's, which "test" is a name of, too. Rows that have nothing to
     do with the test set are left out.
     """
-    summaries = {
-        row: [run | parts[name] for run in row_runs if name in (parts := figures_by_test(run))]
-        for row, row_runs in runs.summaries.items()
-    }
+    by_row = {row: [(run, figures_by_test(run)) for run in of_row] for row, of_row in runs.summaries.items()}
+    summaries = {row: [run | parts[name] for run, parts in of_row if name in parts] for row, of_row in by_row.items()}
     first, rows = names_of_tests(runs)[0], []
     for row in runs.rows:
         row_runs, by_test = runs.summaries[row.name], _by_test(row)
@@ -78,7 +76,9 @@ def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
     bootstrap of its ``resampled`` scores, each system averaged over its seeds first.
     """
     differences = {m.key: _differences(m, runs) for m in measures if m.compared}
-    resampled = _resampled(measures, runs)
+    names = dict.fromkeys(name for row in runs.rows for name in (row.name, row.baseline))
+    of_names = [(name, run) for name in names for run in runs.summaries[name]]
+    resampled = {(m.key, n, run["seed"]): m.resampled(run) for m in measures if m.resampled for n, run in of_names}
     lines: list[Line] = []
     for row in runs.rows:
         row_runs, first = runs.summaries[row.name], runs.summaries[row.baseline]
@@ -99,37 +99,21 @@ def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
     return Compared(lines, runs.hidden, runs.summaries, differences)
 
 
-def _resampled(measures: Sequence[Measure], runs: Runs) -> Resampled:
-    names = dict.fromkeys(name for row in runs.rows for name in (row.name, row.baseline))
-    return {
-        (m.key, name, run["seed"]): m.resampled(run)
-        for m in measures
-        if m.resampled
-        for name in names
-        for run in runs.summaries[name]
-    }
-
-
 def _differences(measure: Measure, runs: Runs) -> dict[str, Difference]:
     """By one measure, of all rows to their baselines."""
     kind, tested = runs.kind, [*runs.rows, *runs.hidden]
     names = dict.fromkeys(name for row in tested for name in (row.name, row.baseline))
     scores = {name: {run["seed"]: measure.figure(run) for run in runs.summaries[name]} for name in names}
     by_name = {row.name: row for row in tested}
-    differences = {
-        name: kind.judge(by_name[name], by_name[by_name[name].baseline], difference)
-        for name, difference in over_seeds(scores, {row.name: row.baseline for row in tested}).items()
-    }
+    found = over_seeds(scores, {row.name: row.baseline for row in tested})
+    differences = {name: kind.judge(by_name[name], by_name[by_name[name].baseline], of) for name, of in found.items()}
     return with_holm(differences) if kind.task_table(runs.rows) else differences
 
 
 def _over_examples(line: Line, measures: Sequence[Measure], resampled: Resampled) -> dict[str, OverExamples]:
     sides = {line.baseline: line.baseline_runs, line.name: line.runs}
-    seeds = compared(*([run["seed"] for run in side] for side in sides.values()))
-    shared = {
-        name: [run for run in side if run["seed"] in chosen]
-        for (name, side), chosen in zip(sides.items(), seeds, strict=True)
-    }
+    seeds = dict(zip(sides, compared(*([run["seed"] for run in side] for side in sides.values())), strict=True))
+    shared = {name: [run for run in side if run["seed"] in seeds[name]] for name, side in sides.items()}
     tests = {}
     for m in (m for m in measures if m.compared):
         if m.examples:

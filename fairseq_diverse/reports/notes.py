@@ -12,7 +12,12 @@ from fairseq_diverse.reports.columns import SPEEDS, one_seed, over_examples_head
 
 UNEVEN = 3.0  # times the deviation of all others: the plan of the comparison shows the table without such a row, too
 FAR, GUESSED = 1.5, 11.5  # times the best validation NLL; nats a token, more than guessing among 90,000 words needs
-ALONE = "comparable only if all runs had the machine to themselves"
+DIVIDED = "divided by the baseline's; comparable only if all runs had the machine to themselves"
+OF_SPEEDS = {  # notes by heading
+    "words/s": "words/s: target subwords in training",
+    "minutes an epoch": "minutes an epoch: training alone, without validation and saving",
+    "speed": f"speed, decoding: words/s in training and in translation (of the first test set), {DIVIDED}",
+}
 
 
 def table_notes(
@@ -26,10 +31,10 @@ def table_notes(
     if not in_tasks:
         text += seeds_notes(done, [m for m in measures if f"Δ {m.name}" in headings])
         text += _over_examples_note(kind, measures, headings)
-        text += [
-            f"{m.name}: {m.scale}, {m.better}" for m in measures if m.scale and {m.name, f"Δ {m.name}"} & {*headings}
-        ]
-        text += _speeds_notes(done, headings)
+        scaled = [m for m in measures if m.scale and {m.name, f"Δ {m.name}"} & {*headings}]
+        text += [f"{m.name}: {m.scale}, {m.better}" for m in scaled]
+        text += [note for heading, note in OF_SPEEDS.items() if heading in headings]
+        text += no_speed_note(done) if SPEEDS.keys() & {*headings} else []
     text += kind.notes(done)
     text += [f"seeds a row: {', '.join(sorted({str(line.seeds) for line in done}))}"] if in_tasks else []
     text += runs_notes(done)
@@ -42,22 +47,19 @@ def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: 
     """What the verdict, and the columns that are shown, are about."""
     done, (*others, judge) = [line for line in lines if line.seeds], deciding_last(measures)
     together = f" ({count})" if (count := tested_rows(done, [judge.key])) else ""
+    hold = f"its intervals hold for all rows of a baseline at once{together}"
     text = [
         f"Δ {judge.name}: {judge.scale} against the baseline, {judge.better}",
-        "helps, hurts: p < 0.05 by Dunnett's test over seeds; its intervals hold for all rows of a baseline at "
-        f"once{together}",
+        f"helps, hurts: p < 0.05 by Dunnett's test over seeds; {hold}",
         "not resolved: these seeds show no difference, which does not show that there is none",
     ]
     if "Welch p" in headings:
         text.append("Welch p: of the row and its baseline alone, whose standard deviations may differ; no verdict")
-    text += [
-        f"Δ {other.name}: in brackets its 95% interval over seeds, as that of {judge.name}; no verdict"
-        for other in others
-        if f"Δ {other.name}" in headings
-    ]
+    interval = f"in brackets its 95% interval over seeds, as that of {judge.name}; no verdict"
+    text += [f"Δ {other.name}: {interval}" for other in others if f"Δ {other.name}" in headings]
     text += seeds_notes(done, [judge])[1:]
     if "training speed" in headings:
-        text.append(f"training speed: target subwords a second, divided by the baseline's; {ALONE}")
+        text.append(f"training speed: target subwords a second, {DIVIDED}")
         text += no_speed_note([line for line in done if line.baseline])
     return text + runs_notes(done) + commits_note(done)
 
@@ -71,17 +73,6 @@ def _over_examples_note(kind: Kind, measures: Sequence[Measure], headings: Seque
         named = (f"{m.name} by {'a ' * (not m.resampled)}{test}" for m, test in zip(tested, tests, strict=True))
         tests = [*named, "each system averaged over its seeds"]
     return [f"p over {kind.items} (other test {kind.items}, the same trainings): {'; '.join(tests)}"]
-
-
-def _speeds_notes(lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
-    texts = {
-        "words/s": "words/s: target subwords in training",
-        "minutes an epoch": "minutes an epoch: training alone, without validation and saving",
-        "speed": "speed, decoding: words/s in training and in translation (of the first test set), divided by the "
-        f"baseline's; {ALONE}",
-    }
-    notes = [text for heading, text in texts.items() if heading in headings]
-    return notes + (no_speed_note(lines) if SPEEDS.keys() & {*headings} else [])
 
 
 def _deviations_note(measures: Sequence[Measure], lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
@@ -101,10 +92,8 @@ def seeds_notes(lines: Sequence[Line], measures: Sequence[Measure]) -> list[str]
     keys = [measure.key for measure in measures]
     if not any(line.differences[key].test for line in shown for key in keys):
         return [f"{against}, of one seed: nothing is tested over seeds, nothing has a star"]
-    text = [
-        f"{against}: mean over seeds ± standard error over seeds, in brackets p of Dunnett's test over seeds of all "
-        f"rows against their baseline ({tested_rows(shown, keys)}); *: p < 0.05, **: p < 0.01"
-    ]
+    p = f"p of Dunnett's test over seeds of all rows against their baseline ({tested_rows(shown, keys)})"
+    text = [f"{against}: mean over seeds ± standard error over seeds, in brackets {p}; *: p < 0.05, **: p < 0.01"]
     if designs := grouped((design, line.name) for line in shown if (design := _design(line, measures))):
         named = [f"{', '.join(names)}: {design}" for design, names in designs.items()]
         text.append(f"{SMALLEST}: {'; '.join(named if len(named) > 1 else designs)}")
@@ -140,8 +129,8 @@ def tested_rows(lines: Sequence[Line], keys: Sequence[str]) -> str:
             count = counts[baseline]
             text = f"{count} row{'s' * (count != 1)}"
             words[baseline] = text + f", {len(names)} of them shown" * (len(names) < count)
-    one = len(set(words.values())) < 2
-    return next(iter(words.values()), "") if one else "; ".join(f"{name}: {text}" for name, text in words.items())
+    several = len(set(words.values())) > 1
+    return "; ".join(f"{name}: {text}" for name, text in words.items()) if several else next(iter(words.values()), "")
 
 
 def runs_notes(lines: Sequence[Line]) -> list[str]:
@@ -194,11 +183,8 @@ def diverged_note(lines: Sequence[Line]) -> list[str]:
     """Which trainings ended far above their best validation NLL, or above that of guessing."""
     ends = [(line.name, run["seed"], nll["last"], nll.get("best", nll["last"]))
             for line in lines for run in line.runs if (nll := run.get("valid_nll"))]  # fmt: skip
-    wrong = [
-        f"{name} seed {seed} {last:.2f} ({best:.2f})"
-        for name, seed, last, best in ends
-        if not last <= min(FAR * best, GUESSED)  # nor is NaN
-    ]
+    far = [end for end in ends if not end[2] <= min(FAR * end[3], GUESSED)]  # nor is NaN
+    wrong = [f"{name} seed {seed} {last:.2f} ({best:.2f})" for name, seed, last, best in far]
     text = "training diverged, or fits its data too closely: validation NLL a token at the end (and the best)"
     return [f"{text}: {', '.join(wrong)}"] if wrong else []
 
@@ -219,11 +205,8 @@ def machines(runs: Sequence[Summary]) -> dict[str, list[int]]:
 def machines_note(lines: Sequence[Line]) -> list[str]:
     """Where the rows ran."""
     by_row = {line.name: machines(line.runs) for line in lines}
-    rows = grouped(
-        (place, name + f" seed {', '.join(map(str, seeds))}" * (len(places) > 1))
-        for name, places in by_row.items()
-        for place, seeds in places.items()
-    )
+    of_places = [(place, row, seeds, len(by_row[row])) for row in by_row for place, seeds in by_row[row].items()]
+    rows = grouped((at, row + f" seed {', '.join(map(str, seeds))}" * (n > 1)) for at, row, seeds, n in of_places)
     if len(rows) > 1:
         ran = "; ".join(f"{place}: {', '.join(names)}" for place, names in rows.items())
         return [f"runs of different machines or settings, which alone may change a score: {ran}"]

@@ -35,11 +35,8 @@ class RowInfo(NamedTuple):
 def row_info(row: Row, baseline: Row, runs: Mapping[str, str]) -> RowInfo:
     """What the page says of a row, with the addresses of its folders."""
     changes = [f"data {row.data}"] * (row.data != baseline.data)
-    for own, other, where in (
-        (row.train, baseline.train, ""),
-        (row.generate, baseline.generate, "generate: "),
-        (row.average, baseline.average, "checkpoints averaged: "),
-    ):
+    for section, where in (("train", ""), ("generate", "generate: "), ("average", "checkpoints averaged: ")):
+        own, other = getattr(row, section), getattr(baseline, section)
         for flag in {**other, **own}:
             if (value := own.get(flag, False)) != other.get(flag, False):
                 changes.append(where + (" ".join(to_arguments({flag: value})) or f"without --{flag}"))
@@ -86,9 +83,8 @@ def render(
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("fairseq_diverse.reports")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters |= {"digest": _digest, "plain": one_line, "text": readable, "with_values": with_values}
     style, script = (loader.get_source(environment, f"report.{kind}")[0] for kind in ("css", "js"))
     return environment.get_template("report.html").render(
@@ -114,9 +110,8 @@ def with_values(cells: Cells) -> list[list[tuple[str, float | None]]]:
     for number, texts in enumerate(zip(*cells[1:], strict=True)):
         values = [_value(text) for text in texts]
         words = {text for text, value in zip(texts, values, strict=True) if value is None} - {"", "-", "not run"}
-        columns.append(
-            [(text, None if words or not number else value) for text, value in zip(texts, values, strict=True)]
-        )
+        sorted_by = [None] * len(values) if words or not number else values
+        columns.append(list(zip(texts, sorted_by, strict=True)))
     return [list(row) for row in zip(*columns, strict=True)]
 
 

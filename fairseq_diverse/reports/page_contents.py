@@ -74,15 +74,10 @@ def _figures(selection: Selection, report: Report, folders: Folders) -> "dict[st
             figures["Verdict: differences and their intervals"] = draw_verdict(lines, measures, "")
         if x and any(x[0] in line.row.train for line in lines):
             shown, runs = [*(m for m in measures if m.compared), SPEED], {line.name: line.runs for line in lines}
-            figures[f"Against --{x[0]}"] = draw_curves(
-                curves([line.row for line in lines], x), runs, x[0], shown, {line.name: line.row for line in lines}
-            )
-    logs = {
-        row: [log for path in by_seed.values() if (log := path / "train.log").exists()]
-        for row, by_seed in folders.items()
-        if row not in in_tasks
-    }
-    training = {row: list(map(read_training, of_row)) for row, of_row in logs.items() if folders[row]}
-    if training:
+            by_name = {line.name: line.row for line in lines}
+            figures[f"Against --{x[0]}"] = draw_curves(curves([*by_name.values()], x), runs, x[0], shown, by_name)
+    by_row = {row: by_seed.values() for row, by_seed in folders.items() if by_seed and row not in in_tasks}
+    logs = {row: [log for path in of if (log := path / "train.log").exists()] for row, of in by_row.items()}
+    if training := {row: list(map(read_training, of_row)) for row, of_row in logs.items()}:
         figures["Training and validation loss"] = draw_learning_curves(training, "loss")
     return figures

@@ -57,9 +57,8 @@ def build(
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)}: one of them")
     if refused := [view for view, value in views.items() if value and view not in selection.kinds[0].views]:
-        raise UserError(
-            f"--{refused[0]}: is for kinds of rows that have it, such as translation; {selection.table.name} has none"
-        )
+        has = f"is for kinds of rows that have it, such as translation; {selection.table.name} has none"
+        raise UserError(f"--{refused[0]}: {has}")
     if not by and not with_heads:
         return rows_report(selection, test, names, judged, details)
     shown = None if with_rows else names

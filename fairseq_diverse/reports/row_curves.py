@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.attention.registry import value_where_on
 from fairseq_diverse.experiments.kinds.lines import Measure, Summaries, Summary
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.metrics.seeds import Spread
+from fairseq_diverse.metrics.significance import interval, resampled_sums
 from fairseq_diverse.reports.comparable import no_speed
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, panels, set_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from fairseq_diverse.experiments.rows import Row
 
 SPEED = Measure("speed", "target subwords a second in training", lambda run: run["words_per_second"]["train"] or np.nan)
 MINUTES = Measure("epoch_minutes", "minutes an epoch", lambda run: run.get("epoch_minutes") or np.nan)
@@ -34,13 +33,15 @@ class Curve(NamedTuple):
     points: dict[float | str | None, str]  # x -> name of the row
 
 
-def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
+def curves(rows: Sequence[Row], flags: Sequence[str]) -> list[Curve]:
     """Group rows by everything but ``flags``; x is the first of them, or its default where its mechanism is on; the
     others go with it.
 
     Raises:
         UserError: no row has the flag.
     """
+    from fairseq_diverse.attention.registry import value_where_on  # needs torch
+
     texts = {row.name: value_where_on(flags[0], row.train) for row in rows}
     if not any(texts.values()):
         raise UserError(f"--x {flags[0]}: no row has it")
@@ -58,8 +59,6 @@ def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
 
 def _half_interval(run: Summary, measure: Measure) -> float:
     """Half the 95% bootstrap interval of a run's figure; 0 where its examples are not known."""
-    from fairseq_diverse.metrics.significance import interval, resampled_sums
-
     if measure.resampled:
         low, high = interval(measure.resampled(run))
     elif measure.examples:
@@ -70,18 +69,14 @@ def _half_interval(run: Summary, measure: Measure) -> float:
     return (high - low) / 2
 
 
-def published_figure(row: "Row", measure: Measure) -> float | None:
+def published_figure(row: Row, measure: Measure) -> float | None:
     """The paper's figure of this measure, on the row's first test set; None where there is none."""
     figure = row.published.get(PUBLISHED.get(measure.key, measure.key)) if row.data == row.published_on else None
     return None if figure is None else _number(figure)
 
 
 def draw_curves(
-    grouped: Sequence[Curve],
-    summaries: Summaries,
-    flag: str,
-    measures: Sequence[Measure],
-    published: Mapping[str, "Row"] | None = None,
+    grouped: Sequence[Curve], summaries: Summaries, flag: str, measures: Sequence[Measure], published: Mapping[str, Row]
 ) -> "Figure":
     """Means over seeds against a flag, a panel a measure; speeds only where all runs are of one known machine.
 
@@ -94,17 +89,11 @@ def draw_curves(
     Raises:
         UserError: no row has a finished run or a published figure.
     """
-    drawn = [
-        (curve.label, {x: summaries[name] for x, name in curve.points.items() if summaries[name]}) for curve in grouped
-    ]
-    theirs = {
-        measure.key: [
-            {x: f for x, name in c.points.items() if (f := published_figure(published[name], measure)) is not None}
-            for c in grouped
-        ]
-        for measure in measures
-        if published
-    }
+    drawn = [(c.label, {x: summaries[name] for x, name in c.points.items() if summaries[name]}) for c in grouped]
+    theirs: dict[str, list[dict[Any, float]]] = {measure.key: [] for measure in measures}
+    for measure, curve in itertools.product(measures, grouped):
+        figures = {x: published_figure(published[name], measure) for x, name in curve.points.items()}
+        theirs[measure.key].append({x: figure for x, figure in figures.items() if figure is not None})
     if not any(points for _, points in drawn) and not any(any(curves) for curves in theirs.values()):
         raise UserError("no row has a finished run")
     figure, axes = panels(len(measures), 4.2 * len(measures), 3.8)
@@ -112,16 +101,15 @@ def draw_curves(
     bars: set[str] = set()
     for axis, measure in zip(axes, measures, strict=True):
         axis.set_ylabel(measure.label(measure.long or measure.name, ",\n"))
-        of_paper = theirs.get(measure.key) or [{} for _ in drawn]
+        of_paper = theirs[measure.key]
         hidden = measure in (SPEED, MINUTES) and reason
         if hidden and not any(of_paper):
             axis.text(0.5, 0.5, f"not shown: {reason}", ha="center", transform=axis.transAxes)
             continue
-        points = [
-            (label, {} if hidden else {x: _point(runs, measure) for x, runs in by_x.items()}) for label, by_x in drawn
-        ]
+        shown = [(label, {} if hidden else by_x) for label, by_x in drawn]
+        points = [(label, {x: _point(runs, measure) for x, runs in by_x.items()}) for label, by_x in shown]
         bars |= _draw_panel(figure, axis, points, of_paper)
-        axis.set_xlabel(in_words(flag))
+        axis.set_xlabel(f"{flag.replace('-', ' ')}\n(--{flag})")
     set_note(figure, "; ".join(bar for bar in (*BARS, OF_PAPER) if bar in bars))
     legend_above(figure)
     return figure
@@ -142,16 +130,13 @@ def _draw_panel(
     """Draw curves of one figure; returns what their bars are, and whether there are published figures."""
     from matplotlib.transforms import offset_copy
 
-    xs = list(
-        dict.fromkeys(
-            x for (_, own), theirs in zip(drawn, of_paper, strict=True) for x in (*own, *theirs) if x is not None
-        )
-    )
+    pairs = list(zip(drawn, of_paper, strict=True))
+    xs = list(dict.fromkeys(x for (_, own), theirs in pairs for x in (*own, *theirs) if x is not None))
     texts = [x for x in xs if isinstance(x, str)]  # in the rows' order
     places: dict[Any, float] = {x: i for i, x in enumerate(texts)} or {x: x for x in sorted(xs)}  # type: ignore[type-var]
     bars = {point.bar for _, points in drawn for point in points.values() if point.half}
     bars |= {OF_PAPER} if any(of_paper) else set()
-    for number, ((label, points), theirs) in enumerate(zip(drawn, of_paper, strict=True)):
+    for number, ((label, points), theirs) in enumerate(pairs):
         color, marker = STYLES[number % len(STYLES)]
         if level := points.pop(None, None):
             axis.axhline(level.mean, color=color, linestyle="--", label=label)
@@ -191,11 +176,6 @@ def _point(runs: Sequence[Summary], measure: Measure) -> _Point:
     if spread.deviation is not None:
         return _Point(spread.mean, spread.deviation, OVER_SEEDS)
     return _Point(spread.mean, _half_interval(runs[0], measure), OVER_SENTENCES)
-
-
-def in_words(flag: str) -> str:
-    """A flag as the name of an axis: ``encoder attention heads`` above ``(--encoder-attention-heads)``."""
-    return f"{flag.replace('-', ' ')}\n(--{flag})"
 
 
 def _number(value: object) -> float | None:

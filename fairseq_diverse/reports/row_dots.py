@@ -108,8 +108,7 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
             style = (BETTER if (difference.delta < 0) == measure.lower else WORSE) if resolved else OPEN
             styles.add(style)
             color, marker = style
-            low, high = difference.interval or (difference.delta, difference.delta)
-            bar = [[difference.delta - low], [high - difference.delta]] if difference.interval else None
+            bar = np.abs(np.array(difference.interval)[:, None] - difference.delta) if difference.interval else None
             axis.errorbar(difference.delta, place, xerr=bar, color=color, marker=marker, capsize=3)
             before, after = _compared_scores(line, measure)
             seeds = [score - float(np.mean(before)) for score in after]

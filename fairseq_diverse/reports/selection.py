@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of, reporting
-from fairseq_diverse.experiments.kinds.lines import Summaries, Summary
+from fairseq_diverse.experiments.kinds.lines import Summaries, Summary, grouped
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import saved
 from fairseq_diverse.experiments.tables.load import Table, select_rows
@@ -104,9 +104,8 @@ def choose(
         families = {(row.family, row.data) for row in chosen}
         hidden = [row for row in hidden if (row.family, row.data) not in families]
         points = best_of_grids([*chosen, *hidden], summaries)
-        chosen, hidden = (
-            [row for row in points if ((row.family, row.data) in families) == is_shown] for is_shown in (True, False)
-        )
+        chosen = [row for row in points if (row.family, row.data) in families]
+        hidden = [row for row in points if (row.family, row.data) not in families]
     not_run = [row.name for row in chosen if not summaries[row.name]] if finished else []
     if not (chosen := [row for row in chosen if row.name not in not_run]):
         raise UserError(f"--finished: no row of {table.name} has a finished run")
@@ -148,13 +147,10 @@ def _point(row: Row, points: Sequence[Row]) -> str:
 def _with_their_baselines(table: Table, rows: Sequence[Row], replaced: bool) -> list[Row]:
     """The rows, behind those that they are compared with; these are compared with their own baselines only if they are
     shown, too, and are the table's, not ``replaced``."""
-    names = {row.name for row in rows} | {row.baseline for row in rows}
-    further = [
-        table.rows[name] for name in dict.fromkeys(row.baseline for row in rows) if name not in {r.name for r in rows}
-    ]
-    return [replace(row, baseline=row.name) if replaced or row.baseline not in names else row for row in further] + [
-        *rows
-    ]
+    shown, baselines = {row.name for row in rows}, dict.fromkeys(row.baseline for row in rows)
+    further = [table.rows[name] for name in baselines if name not in shown]
+    names = {} if replaced else shown | baselines.keys()
+    return [*(row if row.baseline in names else replace(row, baseline=row.name) for row in further), *rows]
 
 
 def best_of_grids(rows: Sequence[Row], summaries: Summaries) -> list[Row]:
@@ -166,13 +162,10 @@ def best_of_grids(rows: Sequence[Row], summaries: Summaries) -> list[Row]:
         losses = [value for run in summaries[row.name] if (value := kind_of(row).loss(run)) is not None]
         return float(np.mean(losses)) if losses else np.inf
 
-    families: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        families.setdefault((row.family, row.data), []).append(row)
-    for points in families.values():
-        for row in points if len(points) > 1 else []:
-            if summaries[row.name] and not np.isfinite(loss(row)):
-                raise ValueError(f"--best: row {row.name} has no validation NLL to choose by; choose with --rows")
+    families = grouped(((row.family, row.data), row) for row in rows)
+    for row in (row for points in families.values() if len(points) > 1 for row in points):
+        if summaries[row.name] and not np.isfinite(loss(row)):
+            raise ValueError(f"--best: row {row.name} has no validation NLL to choose by; choose with --rows")
     best = {family: min(points, key=loss) for family, points in families.items()}
     names = {row.name: best[row.family, row.data].name for row in rows}
     return [replace(row, baseline=names.get(row.baseline, row.baseline)) for row in best.values()]

@@ -116,10 +116,8 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
     of_test = record["tests"][test]
     if by in TREES:
         if by not in of_test:
-            raise ValueError(
-                f"--by {by}: {where} has no dependency trees of {test}; `fairseq-diverse binarize-syntax --data DIR "
-                "--dependency FILES` keeps them, which changes no runs"
-            )
+            todo = "`fairseq-diverse binarize-syntax --data DIR --dependency FILES` keeps them, which changes no runs"
+            raise ValueError(f"--by {by}: {where} has no dependency trees of {test}; {todo}")
         number = np.array(list(map(int, of_test[by])))
         names = dict(enumerate(TREES[by]))
     else:
@@ -127,10 +125,8 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
         if by == "length":
             cuts = {*np.quantile(values, QUARTERS, method="inverted_cdf").tolist(), record["longest"]}
             number = np.searchsorted(sorted(cuts), values)
-            ranges = {at: (values[number == at].min(), values[number == at].max()) for at in np.unique(number)}
-            names = {
-                at: f"{low} to {high} words" if low < high else f"{low} words" for at, (low, high) in ranges.items()
-            }
+            ranges = {at: np.unique(values[number == at]) for at in np.unique(number)}
+            names = {at: f"{r[0]} to {r[-1]} words" if len(r) > 1 else f"{r[0]} words" for at, r in ranges.items()}
         else:
             number = np.searchsorted(COUNTS, values, side="right")
             names = dict(enumerate(("never", "1 to 9 times", "10 to 99 times", "100 times or more")))
@@ -165,10 +161,9 @@ def find_records(
                     raise
                 is_here = False
             if not is_here:
-                raise ValueError(
-                    f"{results}: saved without what is known of the test sentences of {Path(name).name}; "
-                    f"`fairseq-diverse report TABLE --save {results}` where the data are prepared adds it ({copy})"
-                )
+                lacks = f"saved without what is known of the test sentences of {Path(name).name}"
+                todo = f"`fairseq-diverse report TABLE --save {results}` where the data are prepared adds it ({copy})"
+                raise ValueError(f"{results}: {lacks}; {todo}")
             scored = dict.fromkeys(test for summary in runs for test in figures_by_test(summary))
             record, where = describe(data, [test for test in scored if test in data.subsets]), str(data.path)
         for summary in runs:

@@ -51,7 +51,9 @@ def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideByS
     """
     data, split, name = runs[0].data, runs[0].split_of(test), test if test in runs[0].further else "test"
     texts = [data.path / "text" / f"{split}.{language}" for language in (data.source, data.target)]
-    of_rows = {run.row.name: _translated(run, f"{name}.hyp") for run in runs if run.data.path == data.path}
+    folders = {run.row.name: folders_by_seed(run).items() for run in runs if run.data.path == data.path}
+    files = {row: {seed: folder / f"{name}.hyp" for seed, folder in of_row} for row, of_row in folders.items()}
+    of_rows = {row: {seed: file for seed, file in of_row.items() if file.is_file()} for row, of_row in files.items()}
     if not any(of_rows.values()) or not all(path.is_file() for path in texts):
         return SideBySide([], 0, {})
     source, reference = map(read_lines, texts)
@@ -67,7 +69,3 @@ def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideByS
         for at in (number * len(reference) // count for number in range(count))
     ]
     return SideBySide(shown, len(reference), chosen)
-
-
-def _translated(run: Run, name: str) -> dict[int, Path]:
-    return {seed: folder / name for seed, folder in folders_by_seed(run).items() if (folder / name).is_file()}

@@ -122,6 +122,12 @@ def iterate_lines(path: str | Path) -> Iterator[str]:
         yield from decode_lines(f, str(path))
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """``atomic_write`` of a whole text."""
+    with atomic_write(path) as f:
+        f.write(text)
+
+
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write a UTF-8 file with a newline after each line, on every system."""
     with open(path, "w", encoding="utf-8", newline="\n") as f:
@@ -168,8 +174,7 @@ def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str
 
     text, count = re.subn(rf"{start}(?s:.*?)(?={end})", rewritten, old)
     if count:
-        with atomic_write(path) as f:
-            f.write(text)
+        write_text(path, text)
     return count
 
 

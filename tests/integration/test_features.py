@@ -549,7 +549,7 @@ def test_several_language_pairs(data, tmp_path, capsys, monkeypatch):
     hypotheses = [(number, f"__de__ {text}", scores) for number, text, scores in hypotheses]  # it prints no such word
     assert_scores(load(path), data, hypotheses)
     monkeypatch.setattr(Preprocessing, "load", lambda data: None)  # fairseq-preprocess wrote the data
-    monkeypatch.setattr("fairseq_diverse.preparation.pipeline.read_record", lambda data: None)
+    monkeypatch.setattr("fairseq_diverse.cli.translate.read_record", lambda data: None)
     for command in (
         f"heads --checkpoint {path}",
         f"translate --checkpoint {path} --input x --cpu",

@@ -317,6 +317,10 @@ def bar_ends(axis):
     return [bars[2][0].get_segments()[0][:, 1].tolist() for bars in axis.containers]
 
 
+def drawn(rows, summaries, names, flag="phrase-limit"):
+    return draw_curves(curves(rows, [flag]), summaries, flag, panels(names), {row.name: row for row in rows})
+
+
 def test_one_seed_has_an_interval_over_test_sentences(table):
     rows = list(load_table(str(table)).rows.values())
     summaries = from_results(table.parent / "results", rows)
@@ -324,7 +328,7 @@ def test_one_seed_has_an_interval_over_test_sentences(table):
     counts = np.stack([lengths, lengths + 1, lengths - 1, lengths - 3, lengths - 4, lengths - 5 + (lengths == 5)], 1)
     one = {"bleu_counts": np.maximum(counts, 0).tolist(), "test_nll": [float(n) for n in range(40)]}
     summaries["k-4"] = [summaries["k-4"][0] | one]
-    figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", panels(["bleu", "nll"]))
+    figure = drawn(rows, summaries, ["bleu", "nll"])
     bleu, nll = figure.axes
     low, high = interval(bleu_scores(resampled_sums(bleu_statistics(one["bleu_counts"]))))
     ends = bar_ends(bleu)[1]
@@ -341,7 +345,7 @@ def test_one_seed_has_an_interval_over_test_sentences(table):
 def test_means_and_deviations_over_seeds_are_drawn(table):
     rows = list(load_table(str(table)).rows.values())
     summaries = from_results(table.parent / "results", rows)
-    figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", panels(["bleu", "nll"]))
+    figure = drawn(rows, summaries, ["bleu", "nll"])
     bleu, nll = figure.axes
     of_name = {line.get_label(): line for line in bleu.get_lines()}
     assert of_name["plain"].get_ydata()[0] == 31.5
@@ -354,17 +358,17 @@ def test_means_and_deviations_over_seeds_are_drawn(table):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "k"]
     assert bleu.get_xscale() == "log" and [x.get_text() for x in bleu.get_xticklabels()] == ["2", "4", "8"]
     with pytest.raises(UserError, match="no row has a finished run"):
-        draw_curves(curves(rows, ["phrase-limit"]), {row: [] for row in summaries}, "phrase-limit", panels(["bleu"]))
+        drawn(rows, {row: [] for row in summaries}, ["bleu"])
 
 
 def test_speeds_are_drawn_where_all_runs_are_of_one_known_machine(table):
     rows = list(load_table(str(table)).rows.values())
     summaries = from_results(table.parent / "results", rows)
-    (axis,) = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", panels(["speed"])).axes
+    (axis,) = drawn(rows, summaries, ["speed"]).axes
     assert [text.get_text() for text in axis.texts] == ["not shown: unknown machine"] and not axis.get_lines()
     machine = {"cpu": "a", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu"}
     known = {row: [run | {"machine": machine} for run in of_row] for row, of_row in summaries.items()}
-    (axis,) = draw_curves(curves(rows, ["phrase-limit"]), known, "phrase-limit", panels(["speed"])).axes
+    (axis,) = drawn(rows, known, ["speed"]).axes
     lines = {line.get_label(): line.get_xdata() for line in axis.get_lines()}
     assert not axis.texts and list(lines["k"]) == [2, 4, 8]
 
@@ -377,10 +381,7 @@ def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
             path.write_text(path.read_text().replace(f'"phrase-limit": "{number}"', f'"syntax-on": "{placement}"'))
     table.write_text(text)
     rows = list(load_table(str(table)).rows.values())
-    figure = draw_curves(
-        curves(rows, ["syntax-on"]), from_results(table.parent / "results", rows), "syntax-on", panels(["bleu"])
-    )
-    (axis,) = figure.axes
+    (axis,) = drawn(rows, from_results(table.parent / "results", rows), ["bleu"], "syntax-on").axes
     assert [label.get_text() for label in axis.get_xticklabels()] == ["encoder:2", "encoder:1", "encoder"]
     points = {line.get_label(): line.get_xydata().tolist() for line in axis.get_lines()}
     assert points["k"] == [[0, 32.5], [1, 34.5], [2, 33.5]]

@@ -958,7 +958,7 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypa
     assert main(["plot", "rows", *asked[:-1], "--best", "--x", "lr", "--out", str(tmp_path / "v.png")]) == 2
     assert "--best: is for --verdict and --by" in capsys.readouterr().err
     drawn = Mock(return_value=figure)
-    monkeypatch.setattr("fairseq_diverse.reports.row_dots.draw_verdict", drawn)
+    monkeypatch.setattr("fairseq_diverse.cli.plot.draw_verdict", drawn)
     flags = ["--baseline", "third", "--without", "first", "--rows", "second", "--out", str(tmp_path / "v.png")]
     assert not main(["plot", "rows", *asked, *flags])
     lines, _, title = drawn.call_args.args
