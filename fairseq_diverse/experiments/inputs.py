@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
+from fairseq_diverse.experiments.run import DataSet
 from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 
 TRAIN = ("finetune-from-model", "encoder-embed-path", "decoder-embed-path", "quantization-config-path")

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import Summary
 from fairseq_diverse.experiments.records import is_count, read_json, write_copy
 from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import DataSet
 from fairseq_diverse.experiments.runs.find import find_data
 from fairseq_diverse.experiments.runs.saved import figures_by_test
 from fairseq_diverse.support.errors import UserError

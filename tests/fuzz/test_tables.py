@@ -7,11 +7,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import common, machinery
 from fairseq_diverse.experiments.kinds.kind import KINDS
 from fairseq_diverse.experiments.kinds.translation import generation
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.runs.summary import read_summary

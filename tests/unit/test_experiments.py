@@ -18,12 +18,11 @@ from fairseq_diverse import register
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.experiments import logs
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, parsers_of_trees, read_by
 from fairseq_diverse.experiments.kinds.translation import chosen_penalty, is_of_test
 from fairseq_diverse.experiments.kinds.translation import test_digests as digests_of
-from fairseq_diverse.experiments.run import Run, Tracking
+from fairseq_diverse.experiments.run import DataSet, Run, Tracking
 from fairseq_diverse.experiments.runs import environment, execution, provenance, saved, schedule, slurm
 from fairseq_diverse.experiments.runs.check import lacking_trees
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, repair_last_checkpoint

@@ -13,11 +13,10 @@ from scipy.stats import dunnett
 
 from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.cli.glue import _read, _warn_of_other_task, write_predictions
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.kinds.lines import TaskTable
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.experiments.runs import copies, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs.find import find_data

@@ -6,8 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments.datasets import DataSet
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.reports.page import RowInfo, marked, readable, render, row_info, with_values
 from fairseq_diverse.reports.side_by_side import Sentence, SideBySide, side_by_side

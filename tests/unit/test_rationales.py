@@ -21,9 +21,9 @@ from fairseq_diverse.analysis.rationales import explain, measured, probabilities
 from fairseq_diverse.attention.warm_start import only_trained
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.probing import read_probing
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.kinds.rationales import performance
+from fairseq_diverse.experiments.run import DataSet
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.rationales import (
     SHARES,

@@ -11,7 +11,6 @@ import msgspec
 
 from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
 from fairseq_diverse.experiments.kinds.lines import (
     SMALLEST,
@@ -25,7 +24,7 @@ from fairseq_diverse.experiments.kinds.lines import (
 )
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy, pooled
 
 if TYPE_CHECKING:

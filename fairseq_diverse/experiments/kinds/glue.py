@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import Flags
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
 from fairseq_diverse.experiments.kinds.lines import (
@@ -21,7 +20,7 @@ from fairseq_diverse.experiments.kinds.lines import (
 )
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.host.programs import model_name
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.models.systems import BERT_ARCHITECTURES

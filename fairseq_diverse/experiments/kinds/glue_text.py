@@ -1,10 +1,9 @@
 """GLUE as text: a model such as T5 writes the words of labels; scored as other models of GLUE, in their tables."""
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import Flags
 from fairseq_diverse.experiments.kinds.glue import Glue
 from fairseq_diverse.experiments.kinds.kind import register_kind
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 
 
 @register_kind

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.support.typed import refuse_unknown
 
 if TYPE_CHECKING:

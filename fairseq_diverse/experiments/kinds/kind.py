@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import Flags, common, machinery, portable
 from fairseq_diverse.experiments.kinds.lines import Column, Compared, Line, Measure, Summary, TaskLine, TaskTable
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import Kind, Loss, Measured, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Column, Line, Measure, grouped
 from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import DataSet
 
 SPANS = "span_corruption"
 

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.preparation import eraser
 from fairseq_diverse.support.files import iterate_lines
 from fairseq_diverse.support.paths import runs_dir

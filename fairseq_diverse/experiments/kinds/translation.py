@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from fairseq_diverse.experiments import logs
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import Flags, common, to_arguments
 from fairseq_diverse.experiments.inputs import trees_read_by
 from fairseq_diverse.experiments.kinds.kind import (
@@ -26,7 +25,7 @@ from fairseq_diverse.experiments.kinds.kind import (
 from fairseq_diverse.experiments.kinds.lines import Line, Measure, grouped
 from fairseq_diverse.experiments.records import ORDERS, bleu_statistics, read_json
 from fairseq_diverse.experiments.rows import TREES, Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.support.files import atomic_write, read_lines
 
 ALWAYS = ("bleu", "chrf", "ter", "length_ratio")  # of the metrics

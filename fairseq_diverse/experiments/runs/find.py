@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.inputs import kept_digests, read_by, refused_trees, trees_read_by
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.rows import NAME_BYTES, Row
-from fairseq_diverse.experiments.run import Run, Tracking
+from fairseq_diverse.experiments.run import DataSet, Run, Tracking
 from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 from fairseq_diverse.syntax.makers import copy_for
