@@ -91,10 +91,14 @@ class Classification(Kind):
 
     def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
         """Accuracy with as many operators as in training, with more, and of all, and the share of the largest class."""
+
+        def hits(run: Summary) -> list[bool]:
+            return [hit == "1" for hit in _pooled(run).hits]
+
         return (
             Measure("seen", "as in training", _share(lambda length, trained: length <= trained), compared=False),
             Measure("longer", "longer", _share(lambda length, trained: length > trained), compared=False),
-            Measure("all", "all", lambda run: _pooled(run).share, unit="points", examples=_hits),
+            Measure("all", "all", lambda run: _pooled(run).share, unit="points", examples=hits),
             Measure("largest", "largest class", lambda run: _pooled(run).largest, deviation=False, compared=False),
         )
 
@@ -124,15 +128,15 @@ class Classification(Kind):
             return {}
         trained = max(_trained(line.row.train) for line in lines)
         lengths = sorted(map(int, _parts(done[0].runs[0])))
+        parts = {line.name: list(map(_parts, line.runs)) for line in done}
         accuracies = {
-            line.name: [pooled(_parts(run)[str(length)] for run in line.runs) for length in lengths] for line in done
+            row: [pooled(p[str(length)] for p in of_runs) for length in lengths] for row, of_runs in parts.items()
         }
         return {"Accuracy by number of operators": draw_accuracy(lengths, accuracies, trained)}
 
     def judge(self, row: Row, baseline: Row, difference: "Difference") -> "Difference":
         """Seeds of a classifier on one trained encoder say nothing about the system."""
-        one_encoder = "from-checkpoint" in row.train
-        return replace(difference, test=None, untested=ONE_ENCODER) if one_encoder else difference
+        return replace(difference, test=None, untested=ONE_ENCODER) if "from-checkpoint" in row.train else difference
 
     def task_table(self, rows: Sequence[Row]) -> TaskTable | None:
         probes = rows and all("probe" in row.train for row in rows)
@@ -158,6 +162,7 @@ class Classification(Kind):
         return lines
 
     def notes(self, lines: Sequence[Any]) -> list[str]:
+        """How probes are judged: over seeds with stars, over examples without."""
         judged = [line for line in lines if line.differences and isinstance(line, TaskLine)]
         return _tests_notes(judged) if judged else []
 
@@ -171,11 +176,6 @@ def _parts(run: Summary) -> dict[str, Accuracy]:
 
 def _pooled(run: Summary) -> Accuracy:
     return pooled(_parts(run).values())
-
-
-def _hits(run: Summary) -> list[bool]:
-    """Whether each test example was classified correctly."""
-    return [hit == "1" for hit in _pooled(run).hits]
 
 
 def _trained(train: Mapping[str, Any]) -> int:
@@ -204,20 +204,15 @@ def _group_means(lines: Sequence[TaskLine]) -> list[TaskLine]:
             continue
         published = {cell.task: figure for cell in cells if (figure := cell.facts["published"]) is not None}
         score = group_means({cell.task: cell.score.mean for cell in cells if cell.score}).get(group)
-        line = TaskLine(
-            row=replace(cells[0].row, name=f"{system}, {group}"),
-            seeds=min(cell.seeds for cell in cells if cell.task in tasks),
-            system=system,
-            task=group,
-            score=None if score is None else Spread(score, None),
-        )
+        row, seeds = replace(cells[0].row, name=f"{system}, {group}"), min(c.seeds for c in cells if c.task in tasks)
+        mean = None if score is None else Spread(score, None)
+        line = TaskLine(row=row, seeds=seeds, system=system, task=group, score=mean)
         line.facts = {"probe": group, "system": system, "published": group_means(published).get(group), "all": score}
         means.append(line)
     return means
 
 
 def _tests_notes(judged: Sequence[TaskLine]) -> list[str]:
-    """How probes are judged: over seeds with stars, over examples without."""
     from fairseq_diverse.metrics.dunnett import LEVEL, holm
 
     differences = [line.differences["all"] for line in judged]
@@ -226,10 +221,8 @@ def _tests_notes(judged: Sequence[TaskLine]) -> list[str]:
     if tests:
         baselines = {line.baseline.replace(f"-probe={line.task}", "") for line in judged}
         corrected = corrected_p_values([difference for difference in differences if difference.holm_of])
-        text.append(
-            f"against {', '.join(sorted(baselines))}, over seeds: t-tests with the deviation of all systems in each "
-            f"probe, then Holm's correction over {corrected}; *: p < 0.05, **: p < 0.01"
-        )
+        how = f"t-tests with the deviation of all systems in each probe, then Holm's correction over {corrected}"
+        text.append(f"against {', '.join(sorted(baselines))}, over seeds: {how}; *: p < 0.05, **: p < 0.01")
         ends = (f"{end(test.smallest for test in tests):.2f}" for end in (min, max))
         text.append(f"{SMALLEST}, by probe, each tested alone: {' to '.join(dict.fromkeys(ends))} points")
     elif any(difference.untested == ONE_ENCODER for difference in differences):

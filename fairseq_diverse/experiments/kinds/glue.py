@@ -153,9 +153,12 @@ class Glue(Kind):
         """
         rows = [line.row for line in compared.lines]
         tasks = {row.name: _task(row, compared.summaries[row.name]) for row in rows}
-        systems = _systems(rows, tasks)
-        _refuse_two(rows, tasks, systems)
-        cells = []
+        systems, cells = _systems(rows, tasks), []
+        first: dict[tuple[str, str], Row] = {}
+        for row in rows:
+            if (other := first.setdefault((systems[row.name], tasks[row.name]), row)) is not row:
+                both = f"two data sets of {tasks[row.name]}, {other.data} and {row.data}"
+                raise ValueError(f"{systems[row.name]}: {both}; choose one with --rows")
         for line in compared.lines:
             published = str(line.row.published.get(tasks[line.name], "")).split("/")
             for number, (name, metric) in enumerate(_figures(tasks[line.name])):
@@ -163,8 +166,9 @@ class Glue(Kind):
                 cell.published = published[number] if number < len(published) else ""
                 cell.facts |= {"task": tasks[line.name], "published": cell.published}
                 cell.facts["published_parameters"] = str(line.row.published.get("parameters", ""))
-                if line.seeds and not number and _is_point(line.row, systems):
-                    cell.facts["point"] = line.name
+                of_grid = line.name not in (line.row.family, f"{line.row.family}-data={line.row.data}")
+                if line.seeds and not number and of_grid and systems[line.name] == line.row.family:
+                    cell.facts["point"] = line.name  # of a grid of more than data, the only one for its task
                 cells.append(cell)
         cells += self._averages(compared, tasks, systems)
         for cell in cells:
@@ -180,9 +184,8 @@ class Glue(Kind):
         others = [row for row in compared.hidden if hidden[row.name] in tasks.values()]
         tasks = hidden | tasks
         systems = {name: f"{HIDDEN}{system}" for name, system in _systems(others, tasks).items()} | systems
-        rows: dict[str, list[Row]] = {}
-        for row in (*(line.row for line in compared.lines), *others):
-            rows.setdefault(systems[row.name], []).append(row)
+        shown = [line.row for line in compared.lines]
+        rows = grouped((systems[row.name], row) for row in (*shown, *others))
         every = {tasks[line.name] for line in compared.lines}
         rows = {name: r for name, r in rows.items() if len(r) == len(every) == len({tasks[x.name] for x in r}) > 1}
         scores, baselines = {}, {}
@@ -196,9 +199,8 @@ class Glue(Kind):
         lines = []
         for name in (name for name in rows if not name.startswith(HIDDEN)):
             row = replace(rows[name][0], name=name)
-            line = TaskLine(row=row, seeds=len(scores[name]), system=name, task=AVERAGE)
             published = row.published.get(AVERAGE, "") if every == set(glue.TASKS) else ""  # of all tasks
-            line.published = str(published)
+            line = TaskLine(row=row, seeds=len(scores[name]), system=name, task=AVERAGE, published=str(published))
             line.facts = {"system": name, "task": AVERAGE, "figure": AVERAGE, "published": published}
             if line.seeds:
                 line.score = Spread.over([*scores[name].values()])
@@ -214,11 +216,9 @@ class Glue(Kind):
     def notes(self, lines: Sequence[Any]) -> list[str]:
         judged = [line for line in lines if line.differences]
         text = _tests_notes([line for line in judged if line.p is not None])
-        untested: dict[str, dict[str, None]] = {why: {} for why in UNTESTED}
-        for line in judged:
-            if why := line.differences["score"].untested:
-                untested[why if why in untested else ""][line.system] = None
-        text += [f"{', '.join(systems)}: {UNTESTED[why]}" for why, systems in untested.items() if systems]
+        whys = [(line.differences["score"].untested, line.system) for line in judged]
+        untested = grouped((why if why in UNTESTED else "", system) for why, system in whys if why)
+        text += [f"{', '.join(dict.fromkeys(untested[why]))}: {UNTESTED[why]}" for why in UNTESTED if why in untested]
         no_label = grouped((line.system, line.facts["no_label"]) for line in lines if "no_label" in line.facts)
         if named := [f"{system}: {', '.join(dict.fromkeys(texts))}" for system, texts in no_label.items()]:
             text.append(f"answers that are no label, which count as wrong, mean over seeds: {'; '.join(named)}")
@@ -232,18 +232,15 @@ def _tests_notes(lines: Sequence[TaskLine]) -> list[str]:
     if not lines:
         return []
     on_tasks = [line.differences["score"] for line in lines if line.task != AVERAGE]
-    baselines, corrected = dict.fromkeys(line.baseline for line in lines), corrected_p_values(on_tasks)
-    text = (
-        f"against {', '.join(baselines)}, over seeds: t-tests with the deviation of all systems in each task, by its "
-        f"first figure, then Holm's correction over {corrected}; of the average Dunnett's test; *: p < 0.05, **: "
-        "p < 0.01"
-    )
+    against = f"against {', '.join(dict.fromkeys(line.baseline for line in lines))}, over seeds"
+    tests = "t-tests with the deviation of all systems in each task, by its first figure, then Holm's correction over "
+    tests += f"{corrected_p_values(on_tasks)}; of the average Dunnett's test; *: p < 0.05, **: p < 0.01"
     shown = []
     for line in lines:
         difference = line.differences["score"]
         p = difference.p if line.task == AVERAGE else difference.test and difference.test.single_p
         shown.append(f"{line.system} {line.task} {difference.delta:+.2f} (p {p:.3f})")
-    return [text, f"differences, p before Holm's correction: {'; '.join(shown)}"]
+    return [f"{against}: {tests}", f"differences, p before Holm's correction: {'; '.join(shown)}"]
 
 
 def _cell(line: Line, systems: Mapping[str, str], name: str, metric: str, main: bool) -> TaskLine:
@@ -277,8 +274,8 @@ def main_score(summary: Summary) -> float:
 
 def _task(row: Row, summaries: Sequence[Summary]) -> str:
     """The task of a row, by what was scored, else by the name of its data."""
-    for summary in summaries:
-        name = next(iter(summary["glue"]))
+    if summaries:
+        name = next(iter(summaries[0]["glue"]))
         return next(task.name for task in glue.TASKS.values() if name in task.named("valid"))
     named = glue.split_name(row.data.rpartition("/")[2])
     return named[0].name if named else row.data
@@ -295,17 +292,3 @@ def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
     leaves, the grid's row."""
     one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)
     return {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
-
-
-def _is_point(row: Row, systems: Mapping[str, str]) -> bool:
-    """Whether a row is a point of a grid of more than data, and the only one for its task."""
-    return systems[row.name] == row.family and row.name not in (row.family, f"{row.family}-data={row.data}")
-
-
-def _refuse_two(rows: Sequence[Row], tasks: Mapping[str, str], systems: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` where a system has two data sets of one task."""
-    first: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        if (other := first.setdefault((systems[row.name], tasks[row.name]), row)) is not row:
-            both = f"{other.data} and {row.data}"
-            raise ValueError(f"{systems[row.name]}: two data sets of {tasks[row.name]}, {both}; choose one with --rows")

@@ -81,17 +81,19 @@ class Images(Kind):
         refuse_unknown(given, FLAGS, where)
         for flag, value in given.items():
             if not re.fullmatch(FLAGS[flag], str(value)):
-                expected = {NUMBER: "a number", WHOLE: "a whole number"}.get(
-                    FLAGS[flag], FLAGS[flag].replace("|", " or ")
-                )
+                named = {NUMBER: "a number", WHOLE: "a whole number"}
+                expected = named.get(FLAGS[flag]) or FLAGS[flag].replace("|", " or ")
                 raise ValueError(f"{where}: {flag}: {value}: {expected} expected")
 
     def steps(self, run: Run, state: State) -> dict[str, list[str]]:
-        flags = _flags(run.row, run.data.path, run.checkpoints, run.seed)
-        steps = {"train": ["-m", "examples.images.run", "--max-update", str(run.row.max_update), *flags]}
+        row, seed = run.row, str(run.seed)
+        own = {"max-update": str(row.max_update), "data": str(run.data.path), "out": str(run.checkpoints)}
+        own |= {"size": str(row.train["arch"]).removeprefix(ARCH), "seed": seed}
+        flags = own | {flag: value for flag, value in row.train.items() if flag in FLAGS}
+        steps = {"train": ["-m", "examples.images.run", *to_arguments(flags)]}
         if layers := run.row.generate.get("map-layers"):
             files = ["--checkpoint", str(run.checkpoint), "--data", str(run.data.path)]
-            more = ["--layers", str(layers), "--seed", str(run.seed), "--save", str(run.directory / "maps.json")]
+            more = ["--layers", str(layers), "--seed", seed, "--save", str(run.directory / "maps.json")]
             more += to_arguments({flag: value for flag, value in run.row.train.items() if flag == "workers"})
             steps["maps"] = ["-m", "examples.images.classify_maps", *files, *more]
         return steps
@@ -148,20 +150,13 @@ class Images(Kind):
         return {"Accuracy by number of parameters": figure}
 
 
-def _flags(row: Row, data: Path, out: Path, seed: int) -> list[str]:
-    """A row's flags of examples.images.train."""
-    own = {"data": str(data), "out": str(out), "size": str(row.train["arch"]).removeprefix(ARCH), "seed": str(seed)}
-    return to_arguments(own | {flag: value for flag, value in row.train.items() if flag in FLAGS})
-
-
 @functools.cache
 def _digest(folder: Path, modified: tuple[int, ...]) -> str:
     """Of the pictures in a folder, whose folders were ``modified`` at these times."""
     try:
         from examples.images.data import Pictures
     except ImportError as error:
-        raise ValueError(
-            f"{folder}: pictures need Pillow and a clone of the repository, not a wheel ({error})"
-        ) from None
+        needed = "pictures need Pillow and a clone of the repository, not a wheel"
+        raise ValueError(f"{folder}: {needed} ({error})") from None
     digests = [Pictures(folder, 32, training=training).digest() for training in (True, False)]
     return hashlib.sha256("".join(digests).encode()).hexdigest()

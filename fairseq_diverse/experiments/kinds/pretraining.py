@@ -35,10 +35,8 @@ class Pretraining(Kind):
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         if data.glue or (data.source and data.target):
-            raise ValueError(
-                f"row {row.name}: data set {row.data}: not text of one language (`fairseq-diverse prepare NAME "
-                "--monolingual`)"
-            )
+            needed = "not text of one language (`fairseq-diverse prepare NAME --monolingual`)"
+            raise ValueError(f"row {row.name}: data set {row.data}: {needed}")
 
     def outcome(self, row: Row, summary: Summary) -> str:
         return f"validation NLL {summary['valid_nll']['last']:.4f} {_unit(row)}"

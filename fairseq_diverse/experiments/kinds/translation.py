@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from fairseq_diverse.experiments.kinds.lines import Line, Measure, grouped
 from fairseq_diverse.experiments.records import ORDERS, bleu_statistics, read_json
 from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.experiments.run import DataSet, Run
-from fairseq_diverse.support.files import atomic_write, read_lines
+from fairseq_diverse.support.files import read_lines, write_text
 
 ALWAYS = ("bleu", "chrf", "ter", "length_ratio")  # of the metrics
 
@@ -94,16 +95,12 @@ class Translation(Kind):
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         """Also where the data that a table names lack a test set; other data, given for them, may."""
         if row.data == row.published_on and (unknown := [name for name in row.tests if name not in data.subsets]):
-            raise ValueError(
-                f"row {row.name}: tests: data set {data.name} has no {', '.join(unknown)}; known: "
-                f"{', '.join(data.subsets)}; if its configuration has more, prepare it again with --overwrite: runs "
-                "stay"
-            )
+            known = f"data set {data.name} has no {', '.join(unknown)}; known: {', '.join(data.subsets)}"
+            todo = "if its configuration has more, prepare it again with --overwrite: runs stay"
+            raise ValueError(f"row {row.name}: tests: {known}; {todo}")
         if data.source and not data.target:
-            raise ValueError(
-                f"row {row.name}: data set {row.data}: of one language; its row has no --task masked_lm or "
-                "sentence_prediction"
-            )
+            lacks = "of one language; its row has no --task masked_lm or sentence_prediction"
+            raise ValueError(f"row {row.name}: data set {row.data}: {lacks}")
 
     def languages(self, data: DataSet) -> tuple[str, str]:
         return data.source, data.target
@@ -117,9 +114,8 @@ class Translation(Kind):
             own = generation(row, run.checkpoint, subset, references)
             return ["-m", "fairseq_cli.generate", str(run.data.path), *to_arguments(shared | own | batch | settings)]
 
-        steps = {
-            step: generate(row.generate | {"lenpen": value}, "valid") for value, step in _penalty_steps(row).items()
-        }
+        penalties = _penalty_steps(row).items()
+        steps = {step: generate(row.generate | {"lenpen": value}, "valid") for value, step in penalties}
         settings = row.generate | ({"lenpen": str(chosen["lenpen"])} if chosen else {})
         model = {flag: value for flag, value in row.generate.items() if flag == "model-overrides"}
         for subset, end in {row.split: "", **{split: f"-{name}" for name, split in run.further.items()}}.items():
@@ -185,7 +181,11 @@ class Translation(Kind):
                 tests[name] = _scored(run, name) | test_digests(run, name)
             tests[name] = _with_metrics(run, tests[name], name)
         summary = _with_metrics(run, summary) | ({"tests": tests} if tests else {})
-        return summary | {"heads": _heads(run)} if run.row.heads else summary
+        if not run.row.heads:
+            return summary
+        found = (read_json(run.directory / "heads.json") or {})["attentions"].items()
+        rounded = {of: {name: x and round(x, 5) for name, x in figures.items()} for of, figures in found}
+        return summary | {"heads": rounded}
 
     def is_complete(self, run: Run, summary: Summary, tried: bool = False) -> bool:
         """With every test set and metric, and the figures of heads, if the row wants them."""
@@ -210,46 +210,26 @@ class Translation(Kind):
         """With the further metrics of the rows' tables."""
         from fairseq_diverse.metrics.catalogue import find
 
-        def scored(key: str, name: str, digits: int = 2) -> Measure:
-            return Measure(
-                key,
-                name,
-                lambda run: run["metrics"].get(key),
-                digits,
-                deviation=False,
-                compared=False,
-                details=key in ALWAYS,
-            )
+        def metric(key: str, name: str, digits: int = 2, **options: Any) -> Measure:
+            return Measure(key, name, lambda run: run["metrics"].get(key), digits, **options)
 
-        def neural(key: str) -> Measure:
-            metric = find(key)
-            return Measure(
-                key,
-                metric.heading,
-                lambda run: run["metrics"].get(key),
-                metric.digits,
-                lower=metric.lower,
-                examples=lambda run: run["sentence_scores"][key],
-            )
+        def further(key: str) -> Measure:
+            found = find(key)
+            if not found.neural:
+                return metric(key, found.heading, **unjudged)
+            of_sentences: Any = lambda run: run["sentence_scores"][key]  # noqa: E731
+            return metric(key, found.heading, found.digits, lower=found.lower, examples=of_sentences)
 
-        further = dict.fromkeys(name for row in rows for name in row.metrics if name not in ALWAYS)
-        nll = Measure(
-            "nll",
-            "NLL",
-            lambda run: float(np.mean(run["test_nll"])),
-            digits=3,
-            long="negative log-likelihood",
-            scale="nats a test sentence",
-            lower=True,
-            examples=lambda run: run["test_nll"],
-        )
+        unjudged = {"deviation": False, "compared": False}
+        keys = dict.fromkeys(name for row in rows for name in row.metrics if name not in ALWAYS)
+        nll = Measure("nll", "NLL", lambda run: float(np.mean(run["test_nll"])), 3, long="negative log-likelihood")
         return (
-            Measure("bleu", "BLEU", lambda run: run["metrics"]["bleu"], resampled=_resampled_bleu),
-            scored("chrf", "chrF"),
-            scored("ter", "TER"),
-            *(neural(key) if find(key).neural else scored(key, find(key).heading) for key in further),
-            scored("length_ratio", "length", 3),
-            nll,
+            metric("bleu", "BLEU", resampled=_resampled_bleu),
+            metric("chrf", "chrF", details=True, **unjudged),
+            metric("ter", "TER", details=True, **unjudged),
+            *map(further, keys),
+            metric("length_ratio", "length", 3, details=True, **unjudged),
+            replace(nll, scale="nats a test sentence", lower=True, examples=lambda run: run["test_nll"]),
         )
 
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
@@ -260,32 +240,33 @@ class Translation(Kind):
             for name, why in run.get("missing", {}).items():
                 if name in row.metrics and name not in run["metrics"]:
                     missing.setdefault(name, {}).setdefault(why, []).append(run["seed"])
-        metrics = {
-            name: float(np.mean([run["metrics"][name] for run in runs]))
-            for name in row.metrics
-            if all(name in run["metrics"] for run in runs)
-        }
-        signatures: dict[str, list[str]] = {}
-        for run in runs:
-            for name, signature in run["metrics"]["signatures"].items():
-                if name in (*ALWAYS, *row.metrics) and signature not in signatures.setdefault(name, []):
-                    signatures[name].append(signature)
+        measured = [run["metrics"] for run in runs]
+        shared = [name for name in row.metrics if all(name in metrics for metrics in measured)]
+        signed = [named for metrics in measured for named in metrics["signatures"].items()]
+        signatures = grouped(named for named in dict.fromkeys(signed) if named[0] in (*ALWAYS, *row.metrics))
         return {
-            "metrics": metrics,
+            "metrics": {name: float(np.mean([metrics[name] for metrics in measured])) for name in shared},
             "missing": missing,
-            "signature": runs[0]["metrics"]["signatures"]["bleu"],
+            "signature": measured[0]["signatures"]["bleu"],
             "signatures": signatures,
         }
 
     def notes(self, lines: Sequence[Any]) -> list[str]:
+        """Of odd lengths, and which metrics of the table were not measured, of which rows and why."""
         ratios = {line.name: line.scores["length_ratio"].mean for line in lines}
         text = []
         if odd := [f"{name} {ratio:.2f}" for name, ratio in ratios.items() if not 0.8 <= ratio <= 1.25]:
-            text.append(
-                "translations much shorter or longer than the references: hardly trained models, or wrong settings of "
-                f"translation (length, divided by the references'): {', '.join(odd)}"
-            )
-        return text + _missing_note(lines)
+            why = "hardly trained models, or wrong settings of translation (length, divided by the references')"
+            text.append(f"translations much shorter or longer than the references: {why}: {', '.join(odd)}")
+        rows = grouped(
+            ((name, why), line.name + f" seed {', '.join(map(str, seeds))}" * (len(seeds) < line.seeds))
+            for line in lines
+            for name, reasons in line.facts["missing"].items()
+            for why, seeds in reasons.items()
+        )
+        of = {reason: f" of {', '.join(named)}" * (named != [*ratios]) for reason, named in rows.items()}
+        missing = [f"{name} ({why}){named}" for (name, why), named in of.items()]
+        return text + [f"not measured: {'; '.join(missing)}"] * bool(missing)
 
     def signatures(self, lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
         """Of BLEU and of the metrics that are shown."""
@@ -305,19 +286,6 @@ def _resampled_bleu(run: Summary) -> np.ndarray:
     from fairseq_diverse.metrics.significance import bleu_scores, resampled_sums
 
     return bleu_scores(resampled_sums(bleu_statistics(run["bleu_counts"])))
-
-
-def _missing_note(lines: Sequence[Line]) -> list[str]:
-    """Which metrics of the table were not measured, of which rows and why."""
-    rows = grouped(
-        ((name, why), line.name + f" seed {', '.join(map(str, seeds))}" * (len(seeds) < line.seeds))
-        for line in lines
-        for name, reasons in line.facts["missing"].items()
-        for why, seeds in reasons.items()
-    )
-    every = [line.name for line in lines]
-    texts = [f"{name} ({why})" + f" of {', '.join(named)}" * (named != every) for (name, why), named in rows.items()]
-    return [f"not measured: {'; '.join(texts)}"] if texts else []
 
 
 def generation(row: Row, checkpoint: Path, subset: str, references: bool) -> Flags:
@@ -384,12 +352,9 @@ def _scored(run: Run, test: str = "") -> Summary:
     hypotheses = read_translations(run.directory / f"generate{end}.log", run.data.path)
     nll = logs.reference_nll(run.directory / f"reference{end}.log")
     if not len(hypotheses) == len(references) == len(nll):
-        raise ValueError(
-            f"{run.directory}: {test or 'test'}: {len(hypotheses)} translations and {len(nll)} scored references of "
-            f"{len(references)}"
-        )
-    with atomic_write(run.directory / f"{test or 'test'}.hyp") as f:
-        f.writelines(line + "\n" for line in hypotheses)
+        counts = f"{len(hypotheses)} translations and {len(nll)} scored references of {len(references)}"
+        raise ValueError(f"{run.directory}: {test or 'test'}: {counts}")
+    write_text(run.directory / f"{test or 'test'}.hyp", "".join(f"{line}\n" for line in hypotheses))
     scores = score(hypotheses, references, run.data.target, lowercased(run.data.path))
     return {
         "language": run.data.target,
@@ -408,10 +373,8 @@ def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
     wanted = [name for name in run.row.metrics if name not in summary["metrics"]]
     if not wanted:
         return summary
-    source, target = (
-        read_lines(run.data.path / "text" / f"{run.split_of(test)}.{language}")
-        for language in (run.data.source, run.data.target)
-    )
+    text = str(run.data.path / "text" / f"{run.split_of(test)}.")
+    source, target = (read_lines(text + language) for language in (run.data.source, run.data.target))
     hypotheses = read_lines(run.directory / f"{test or 'test'}.hyp")
     given = Texts(hypotheses, target, run.data.target, source, lowercase=lowercased(run.data.path))
     metrics, signatures, missing = summary["metrics"], {}, {}
@@ -421,20 +384,12 @@ def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
             result = find(name).compute(given)
         except ValueError as error:
             missing[name] = str(error).splitlines()[0]
-        else:
-            metrics = metrics | {name: round(result.score, 4)}
-            signatures[name] = result.signature
-            if find(name).neural:
-                sentences[name] = [round(value, 4) for value in result.statistics[:, 0].tolist()]
+            continue
+        metrics = metrics | {name: round(result.score, 4)}
+        signatures[name] = result.signature
+        if find(name).neural:
+            sentences[name] = [round(value, 4) for value in result.statistics[:, 0].tolist()]
     metrics = metrics | {"signatures": metrics["signatures"] | signatures}
     before = {name: why for name, why in summary.get("missing", {}).items() if name not in metrics}
     more = {"sentence_scores": sentences} if sentences else {}
     return summary | {"metrics": metrics, "missing": before | missing} | more
-
-
-def _heads(run: Run) -> dict[str, dict[str, Any]]:
-    attentions = (read_json(run.directory / "heads.json") or {})["attentions"]
-    return {
-        place: {name: value if value is None else round(value, 5) for name, value in figures.items()}
-        for place, figures in attentions.items()
-    }

@@ -113,10 +113,8 @@ def points(content: Flags, table: TableFile, path: Path, fixed: Container[str]) 
 def _refuse_name(name: str, path: Path) -> None:
     """Raise ``ValueError`` for a row's name that cannot be part of a file's name."""
     if not name.strip() or name != name.strip() or name[0] == "." or NOT_IN_NAMES.search(name):
-        raise ValueError(
-            f"{path}: row '{shown(name)}': a row's name is part of names of files: one line of text without / and \\, "
-            "that neither starts with a dot nor starts or ends with a space"
-        )
+        wanted = "one line of text without / and \\, that neither starts with a dot nor starts or ends with a space"
+        raise ValueError(f"{path}: row '{shown(name)}': a row's name is part of names of files: {wanted}")
     if len(name.encode()) > NAME_BYTES:
         raise ValueError(f"{path}: row {shown(name)}: a name of {len(name.encode())} bytes; at most {NAME_BYTES}")
 

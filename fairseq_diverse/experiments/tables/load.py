@@ -32,6 +32,7 @@ from fairseq_diverse.experiments.tables.values import (
     published_figures,
 )
 from fairseq_diverse.host.programs import import_user_dir
+from fairseq_diverse.metrics.catalogue import chosen
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 from fairseq_diverse.support.typed import typed
 from fairseq_diverse.support.yaml_files import shown
@@ -41,8 +42,7 @@ from fairseq_diverse.syntax.makers import named_makers
 @dataclass(frozen=True)
 class Table:
     """A file's rows. ``x`` are the flags against which its figures are drawn: the first, and those that go with it.
-    ``cited`` are published figures of systems that are not its rows.
-    ``changed`` are the flags of the command line that change the file's rows."""
+    ``cited`` are published figures of other systems, ``changed`` the flags of the command line that change its rows."""
 
     name: str
     title: str
@@ -100,18 +100,15 @@ def load_table(
         raise ValueError(f"{path}: no rows")
     known = {row.data for row in rows.values()}
     if not data and (unused := [name for name in table.data_flags or {} if name not in known]):
-        raise ValueError(
-            f"{path}: data-flags: {', '.join(unused)}: no row's data; there are: {', '.join(sorted(known))}"
-        )
+        there = f"no row's data; there are: {', '.join(sorted(known))}"
+        raise ValueError(f"{path}: data-flags: {', '.join(unused)}: {there}")
     rows = {name: _with_other_rows(row, rows, path) for name, row in rows.items()}
     changed = tuple(f"--{name} {value}" for name, value in (("data", data), ("size", size)) if value)
     changed += tuple(f"--set {setting}" for setting in settings or [])
     title, note, x = (" ".join(_text(value).split()) for value in (table.title, table.note, table.x))
     axes = tuple(flag.strip() for flag in x.split(",")) if x else ()
-    cited = {
-        " ".join(name.split()): published_figures(figures, f"{path}: cited: {name}", ())
-        for name, figures in (table.cited or {}).items()
-    }
+    systems = (table.cited or {}).items()
+    cited = {" ".join(name.split()): published_figures(of, f"{path}: cited: {name}", ()) for name, of in systems}
     return Table(path.stem, title or path.stem, note, axes, _different(rows) if data else rows, changed, cited)
 
 
@@ -132,19 +129,15 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
     size = _read_size(size_path, size_path.stat().st_mtime_ns)
     data_flags = table.data_flags or {}
     own = {flag: value for flag, value in row.items() if flag not in ROW_KEYS}
-    train = {
-        **(size.train or {}),
-        **(table.flags or {}),
-        **(data_flags.get(data, data_flags.get(Path(data).name)) or {}),
-    }
-    train |= own | settings.train
+    of_data = data_flags.get(data, data_flags.get(Path(data).name)) or {}
+    train = (size.train or {}) | (table.flags or {}) | of_data | own | settings.train
     gpus = size.gpus if given.size else table.gpus or size.gpus
     kind = kind_of_task(train.get("task"))
     train = in_updates(train, kind.examples(data), gpus, where)
     generate = {**(size.generate or {}), **(table.generate or {}), **(row.get("generate") or {}), **settings.generate}
     lenpen, tests = length_penalties(generate, where), tuple(keys.tests or ())
     average = keys.average if "average" in written else size.average
-    parsers = _parsers(keys.parser, path)
+    parsers = named_makers(f"{path}: parser:", names) if (names := _text(keys.parser).replace(" ", "")) else {}
     resolved = Row(
         name=name,
         data=data,
@@ -172,23 +165,20 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
 
 def _with_other_rows(row: Row, rows: dict[str, Row], path: Path) -> Row:
     """The row with the row that it is pre-trained by, if that is one that pre-trains."""
+    where = f"{path}: row {row.name}"
     if row.baseline not in rows:
-        raise ValueError(
-            f"{path}: row {row.name}: baseline {shown(row.baseline)} is not a row; rows: {', '.join(rows)}"
-        )
+        raise ValueError(f"{where}: baseline {shown(row.baseline)} is not a row; rows: {', '.join(rows)}")
     first = rows.get(str(row.pretrained))
     if first and kind_of(first) is not KINDS["pretraining"]:
-        raise ValueError(f"{path}: row {row.name}: pretrained: row {first.name} does not pre-train")
+        raise ValueError(f"{where}: pretrained: row {first.name} does not pre-train")
     return replace(row, pretrained=first) if first else row
 
 
 def _different(rows: dict[str, Row]) -> dict[str, Row]:
     """The rows without those that train and translate as an earlier one, which gets their metrics and test sets."""
     first: dict[str, str] = {}
-    same = {}
-    for name, row in rows.items():
-        checkpoint = row.pretrained if isinstance(row.pretrained, str) else ""
-        same[name] = first.setdefault(row.key(row.data + checkpoint), name)
+    checkpoints = {name: row.pretrained if isinstance(row.pretrained, str) else "" for name, row in rows.items()}
+    same = {name: first.setdefault(row.key(row.data + checkpoints[name]), name) for name, row in rows.items()}
     joined: dict[str, Row] = {}
     for name, row in rows.items():
         kept = joined.get(same[name])
@@ -207,11 +197,9 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{where}: max-update: {shown(train['max-update'])} is not a number of updates above 0")
     which = "best" if "best" in row.average else "last"
     if row.average and row.average[which] * row.average["every"] > row.max_update:
-        raise ValueError(
-            f"{where}: average: the {which} {row.average[which]} checkpoints of every {row.average['every']} updates, "
-            f"but only {row.max_update} updates; give others with --set average.every=N, or --set average.last=0 for "
-            "none"
-        )
+        asked = f"the {which} {row.average[which]} checkpoints of every {row.average['every']} updates"
+        todo = "give others with --set average.every=N, or --set average.last=0 for none"
+        raise ValueError(f"{where}: average: {asked}, but only {row.max_update} updates; {todo}")
     kind = kind_of(row)
     if (by := row.average.get("by", "loss")) not in kind.losses:
         raise ValueError(f"{where}: average: by: {by}: rows of kind {kind.name} have {', '.join(kind.losses)} only")
@@ -241,10 +229,8 @@ def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[R
     rows_by_name = {name: [row for row in table.rows.values() if name in (row.name, row.family)] for name in chosen}
     unknown = [name for name, rows in rows_by_name.items() if not rows]
     if unknown or not chosen:
-        known = list(dict.fromkeys(row.family for row in table.rows.values()))  # not every point of a grid
-        raise ValueError(
-            f"{flag}: no row {', '.join(unknown) or repr(names)} in {table.name}; rows: {', '.join(known)}"
-        )
+        known = ", ".join(dict.fromkeys(row.family for row in table.rows.values()))  # not every point of a grid
+        raise ValueError(f"{flag}: no row {', '.join(unknown) or repr(names)} in {table.name}; rows: {known}")
     return list({row.name: row for rows in rows_by_name.values() for row in rows}.values())
 
 
@@ -267,17 +253,9 @@ def _place(value: Text, key: str, path: Path) -> str:
 
 def _metrics(text: Text | dict[str, Text], path: Path) -> tuple[str, ...]:
     """Of names, or of names with the models of neural ones."""
-    from fairseq_diverse.metrics.catalogue import chosen
-
     if isinstance(text, dict):
         text = ",".join(name if model is None else f"{name}:{model}" for name, model in text.items())
     try:
         return () if text is None else tuple(chosen(str(text)))
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).removeprefix('--').split())}") from None
-
-
-def _parsers(text: Text, path: Path) -> dict[str, str]:
-    """The parsers that a row names, by kind of tree."""
-    names = _text(text).replace(" ", "")
-    return named_makers(f"{path}: parser:", names) if names else {}

@@ -36,10 +36,8 @@ def parse_settings(settings: Sequence[str]) -> Settings:
         flag, equals, text = setting.partition("=")
         section, dot, rest = flag.lstrip("-").partition(".")
         if not equals or not flag or (dot and section not in sections):
-            raise ValueError(
-                f"--set {shown(setting)}: write flag=value, generate.flag=value, average.last=N, average.best=N, "
-                "average.every=UPDATES or average.by=METRIC"
-            )
+            averages = "average.last=N, average.best=N, average.every=UPDATES or average.by=METRIC"
+            raise ValueError(f"--set {shown(setting)}: write flag=value, generate.flag=value, {averages}")
         sections[section if dot else "train"][rest if dot else section] = parse_value(text)
     train = sections["train"]
     keys: Flags = {key: train.pop(key) for key in ("parser", "pretrained") if key in train}
@@ -75,12 +73,9 @@ def averaged(average: Any, override: Flags, where: str) -> Flags:
     refuse_unknown(average, AVERAGE_KEYS, f"{where}: average")
     if not average or 0 in (average.get("last"), average.get("best")):
         return {}
-    numbers = [value for key, value in average.items() if key != "by"]
-    if (
-        set(average) not in ({"last", "every"}, {"best", "every", "by"})
-        or not all(type(value) is int and value > 0 for value in numbers)
-        or average.get("by", "loss") not in metrics
-    ):
+    whole = all(type(value) is int and value > 0 for key, value in average.items() if key != "by")
+    known = set(average) in ({"last", "every"}, {"best", "every", "by"}) and average.get("by", "loss") in metrics
+    if not (whole and known):
         raise ValueError(f"{where}: average: {shown(average)}; allowed, with whole numbers above 0: {forms}")
     return average
 
@@ -103,15 +98,13 @@ def in_updates(train: Flags, examples: int | None, gpus: int, where: str) -> Fla
     An epoch has as many updates as training has batches, of ``gpus`` together where their number is given.
     """
     if epochs := EPOCHS.fullmatch(str(train.get("max-update"))):
-        batch = [train.get("batch-size"), train.get("update-freq", 1)]
+        batch, given = [train.get("batch-size"), train.get("update-freq", 1)], f"{where}: max-update: {epochs[0]}"
         if not examples:
-            raise ValueError(
-                f"{where}: max-update: {epochs[0]}: of data whose training examples are not known; give updates"
-            )
+            raise ValueError(f"{given}: of data whose training examples are not known; give updates")
         if not all(type(number) is int and number > 0 for number in batch):
-            raise ValueError(f"{where}: max-update: {epochs[0]}: needs batch-size, and update-freq as one number")
+            raise ValueError(f"{given}: needs batch-size, and update-freq as one number")
         if other := next((flag for flag in ("max-sentences", "max-tokens") if flag in train), ""):
-            raise ValueError(f"{where}: max-update: {epochs[0]}: not with {other}; give batch-size alone, or updates")
+            raise ValueError(f"{given}: not with {other}; give batch-size alone, or updates")
         sentences, batches = int(batch[0]), int(batch[1]) * max(1, gpus)
         train = train | {"max-update": math.ceil(int(epochs[1]) * math.ceil(examples / sentences) / batches)}
     for flag in ("warmup-updates", "total-num-update"):
