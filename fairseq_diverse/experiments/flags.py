@@ -13,12 +13,8 @@ Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, 
 
 def common(source: str, target: str, cpu: bool, user_dir: str = "") -> Flags:
     """The run's own flags of every fairseq program; without languages for all but translation."""
-    return {
-        "user-dir": user_dir or str(PACKAGE),
-        "cpu": cpu,
-        "source-lang": source or False,
-        "target-lang": target or False,
-    }
+    languages = {"source-lang": source or False, "target-lang": target or False}
+    return {"user-dir": user_dir or str(PACKAGE), "cpu": cpu, **languages}
 
 
 def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,8 +46,7 @@ def measure(step: str, path: Path) -> dict[str, Any]:
     """
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if step == "train":
-        found = PARAMETERS.findall(text)
-        speeds, updates, valid, free = [], [], [], []
+        found, speeds, updates, valid, free = PARAMETERS.findall(text), [], [], [], []
         epoch = 0.0  # its updates: those done by the epochs done, "update" in the log
         for kind, stats in statistics(text.splitlines()):
             if kind == "valid" and (loss := stats.get("valid_nll_loss", "valid_ppl" in stats and stats["valid_loss"])):
@@ -66,16 +66,11 @@ def measure(step: str, path: Path) -> dict[str, Any]:
             "valid_nll": {"last": round(valid[-1], 4), "best": round(min(valid), 4)} if valid else None,
             "gb_free": min(free, default=None),
         }
-    match = TRANSLATED.search(text)
-    if not match:
+    if not (match := TRANSLATED.search(text)):
         return {}
     sentences, tokens, seconds, speed = (match[i].replace(",", "") for i in range(1, 5))
-    return {
-        "sentences": int(sentences),
-        "tokens": int(tokens),
-        "seconds": float(seconds),
-        "words_per_second": float(speed),
-    }
+    counts = {"sentences": int(sentences), "tokens": int(tokens)}
+    return counts | {"seconds": float(seconds), "words_per_second": float(speed)}
 
 
 def reference_nll(path: Path) -> list[float]:
@@ -107,12 +102,10 @@ def tail(path: Path, lines: int = 4, width: int = 300) -> str:
 
 def disk_is_full(path: Path) -> bool:
     """Whether a program whose log this is lacked space, which it may not have had for saying so either."""
-    try:
-        with open(path, "rb") as f:
-            f.seek(max(0, path.stat().st_size - 20_000))
-            said = b"No space left on device" in f.read()
-    except OSError:
-        said = False
+    said = False
+    with suppress(OSError), open(path, "rb") as f:
+        f.seek(max(0, path.stat().st_size - 20_000))
+        said = b"No space left on device" in f.read()
     return said or shutil.disk_usage(path.parent).free < 1 << 16
 
 
@@ -124,17 +117,15 @@ def statistics(lines: Any) -> Any:
     ``--log-file`` have no tag; their keys have it (``dev_num_updates``).
     """
     first = None
-    for line in lines:
-        match = JSON_LINE.search(line)
-        if match:
-            try:
-                tag, stats = match[1], json.loads(match[2])
-            except (ValueError, RecursionError):
-                continue
-            if tag is None:
-                counted = next((key for key in stats if key.endswith("num_updates")), "")
-                tag = "train_inner" if counted == "num_updates" else counted.removesuffix("_num_updates")
-            if tag == "train_inner":
-                yield tag, stats
-            elif tag != "train" and f"{tag}_num_updates" in stats and tag == (first := first or tag):
-                yield "valid", {key.replace(f"{tag}_", "valid_", 1): value for key, value in stats.items()}
+    for match in filter(None, map(JSON_LINE.search, lines)):
+        try:
+            tag, stats = match[1], json.loads(match[2])
+        except (ValueError, RecursionError):
+            continue
+        if tag is None:
+            counted = next((key for key in stats if key.endswith("num_updates")), "")
+            tag = "train_inner" if counted == "num_updates" else counted.removesuffix("_num_updates")
+        if tag == "train_inner":
+            yield tag, stats
+        elif tag != "train" and f"{tag}_num_updates" in stats and tag == (first := first or tag):
+            yield "valid", {key.replace(f"{tag}_", "valid_", 1): value for key, value in stats.items()}

@@ -68,9 +68,8 @@ class Row:
 
     def with_scores_of(self, other: "Row") -> "Row":
         """The row, also scored by the metrics and on the test sets of an equal one, and its heads measured as there."""
-        metrics, tests = (
-            tuple(dict.fromkeys(pair)) for pair in (self.metrics + other.metrics, self.tests + other.tests)
-        )
+        both = self.metrics + other.metrics, self.tests + other.tests
+        metrics, tests = (tuple(dict.fromkeys(names)) for names in both)
         return replace(self, metrics=metrics, tests=tests, heads=self.heads or other.heads)
 
     def with_batch_of_paper(self, gpus: int) -> "Row":
@@ -87,10 +86,8 @@ class Row:
             raise ValueError(f"{where}: update-freq: {frequency}: one whole number expected")
         needed, rest = divmod(self.gpus * int(frequency), min(gpus, self.gpus))
         if rest:
-            raise ValueError(
-                f"{where}: its batch is for {self.gpus} GPUs, which {gpus} cannot share evenly; choose among them with "
-                "CUDA_VISIBLE_DEVICES"
-            )
+            uneven = f"its batch is for {self.gpus} GPUs, which {gpus} cannot share evenly"
+            raise ValueError(f"{where}: {uneven}; choose among them with CUDA_VISIBLE_DEVICES")
         row = replace(self, pretrained=self.first.with_batch_of_paper(gpus)) if self.first else self
         return row if needed == int(frequency) else replace(row, train=self.train | {"update-freq": str(needed)})
 

@@ -18,6 +18,7 @@ from fairseq_diverse.host import programs
 from fairseq_diverse.support.errors import FORGOTTEN, with_place
 from fairseq_diverse.support.paths import PACKAGE
 
+Actions = Mapping[str, argparse.Action]  # by flag
 PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
 
 
@@ -51,9 +52,7 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
                 _check_model(args, row)
 
 
-def _parsed(
-    program: str, arguments: Sequence[str], where: str
-) -> tuple[argparse.Namespace, Mapping[str, argparse.Action]]:
+def _parsed(program: str, arguments: Sequence[str], where: str) -> tuple[argparse.Namespace, Actions]:
     """What fairseq's parser makes of arguments, and the flags that it knows; errors in one line."""
     said = io.StringIO()
     try:
@@ -96,10 +95,8 @@ def lacking_trees(runs: Iterable[Run]) -> Iterator[str]:
             paths = [*run.data.path.glob(f"{split}.*.{run.data.source}.idx")] or [run.data.path / split]
             there = available_trees(paths[0].with_suffix(""))
             if missing := [kind for kind in needed if kind not in there]:
-                yield (
-                    f"row {run.row.name}: {run.data.path}: {split} has no {' and '.join(missing)} trees; "
-                    "data-prep/add-trees.sh or fairseq-diverse binarize-syntax adds them"
-                )
+                lacks = f"row {run.row.name}: {run.data.path}: {split} has no {' and '.join(missing)} trees"
+                yield f"{lacks}; data-prep/add-trees.sh or fairseq-diverse binarize-syntax adds them"
                 break
 
 

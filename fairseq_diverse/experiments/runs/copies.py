@@ -47,13 +47,10 @@ class Copies:
             self.names.setdefault(run.directory, set()).add(run.row.name)
             if copy := by_seed.get((run.row.name, run.seed)):
                 if other := differing(run.read, copy.get("read", {})):
-                    raise ValueError(
-                        f"{folder}: the copy of {run.name} is of another {other} than there is here; bring it from "
-                        "where it was trained, or give another --save"
-                    )
-                complete = kind_of(run.row).is_complete(
-                    run, copy, tried=not run.checkpoint.is_file()
-                )  # else it is scored again
+                    wrong = f"the copy of {run.name} is of another {other} than there is here"
+                    raise ValueError(f"{folder}: {wrong}; bring it from where it was trained, or give another --save")
+                again = run.checkpoint.is_file()  # it is scored
+                complete = kind_of(run.row).is_complete(run, copy, tried=not again)
                 (self.finished if complete else self.lacking).add(run.directory)
         needed = {run.first.directory for run in runs if run.first and run.directory not in self.finished}
         self.finished -= needed  # checkpoints are not copied: what others are to start from is trained again
@@ -61,10 +58,9 @@ class Copies:
     def _refuse_other(self, run: Run, key: str, own: str | None, what: str) -> None:
         for copy in self.summaries:
             if copy["data"] == run.data.name and copy.get(key, own) != own:
-                raise ValueError(
-                    f"{self.folder}: the copy of {copy['system']} seed {copy['seed']} is of other {what} than "
-                    f"{run.data.path}; bring the {what} from where it was trained, or give another --save"
-                )
+                of = f"the copy of {copy['system']} seed {copy['seed']} is of other {what} than {run.data.path}"
+                todo = f"bring the {what} from where it was trained, or give another --save"
+                raise ValueError(f"{self.folder}: {of}; {todo}")
 
     def open_runs(self, runs: Sequence[Run], say: Callable[[str], None]) -> list[Run]:
         """The runs that have no complete copy; says which have, and which are trained again for what theirs lack."""

@@ -24,7 +24,7 @@ from fairseq_diverse.experiments.runs.folder import is_finished, read_state, sum
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.experiments.runs.summary import complete, summarize
 from fairseq_diverse.host.starting import lighter
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.files import atomic_write, write_text
 from fairseq_diverse.support.processes import die_with_parent, locked
 
 
@@ -66,24 +66,19 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
         if is_finished(run):
             return
         if run.first and not (is_finished(run.first) and run.first.checkpoint.is_file()):
-            why = (
-                f"its checkpoint {run.first.checkpoint} is missing" if is_finished(run.first) else "it is not finished"
-            )
+            lost = f"its checkpoint {run.first.checkpoint} is missing"
+            why = lost if is_finished(run.first) else "it is not finished"
             raise RunFailed(f"pre-training, {run.first.name}: {why}")
-        with atomic_write(run.directory / "environment.txt") as f:
-            f.write(provenance.environment(environment))
+        write_text(run.directory / "environment.txt", provenance.environment(environment))
         for step in steps_of(run, {}):
             if step in (state := valid_state(run)):
                 continue
-            with atomic_write(run.directory / "commands.sh") as f:
-                f.writelines(line + "\n" for line in lines_of(run, state, environment).values())
+            lines = lines_of(run, state, environment).values()
+            write_text(run.directory / "commands.sh", "".join(f"{line}\n" for line in lines))
             yield Progress(step)
             refuse_changed(run)
             command = steps_of(run, state)[step]
-            if step == "train":
-                yield from _train(run, command, environment, lock)
-            else:
-                yield from _evaluate(run, step, command, environment, lock)
+            yield from (_train if step == "train" else _evaluate)(run, step, command, environment, lock)
         yield Progress("score")
         state = read_state(run)
         # a run that another table finished has what all tables share
@@ -107,13 +102,13 @@ def refuse_changed(run: Run) -> None:
         raise InputChanged(f"{what or 'trees'} changed while it worked; start again for a run of what is there now")
 
 
-def _train(run: Run, command: list[str], environment: dict[str, str], lock: int) -> Iterator[Progress]:
+def _train(run: Run, step: str, command: list[str], environment: dict[str, str], lock: int) -> Iterator[Progress]:
     peak, log = None, run.directory / "train.log"
     if (updates := repair_last_checkpoint(run.checkpoints)) < run.row.max_update:
         _record_start(run, environment)
         before, logged = _written(run.checkpoints), log.stat().st_size if log.exists() else 0
         try:
-            peak = yield from _spawn(run, "train", command, environment, lock)
+            peak = yield from _spawn(run, step, command, environment, lock)
         except InputChanged:
             for path, _ in _written(run.checkpoints) - before:
                 path.unlink()
@@ -158,22 +153,13 @@ def _spawn(
     """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes. Training
     fails if its input changes before the first update, when it has read all."""
     path, reads = run.directory / f"{step}.log", step == "train"
-    with open(path, "ab" if step == "train" else "wb") as log:
-        follow = logs.Follower(path)
-        process = Popen(
-            lighter(command),
-            stdin=DEVNULL,
-            stdout=log,
-            stderr=STDOUT,
-            env=without_other_nodes(os.environ) | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"},
-            pass_fds=[lock],  # while any part of a run lives, the run stays locked
-            preexec_fn=partial(die_with_parent, os.getpid()),
-        )
+    env = without_other_nodes(os.environ) | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"}
+    die, locks = partial(die_with_parent, os.getpid()), [lock]  # while any part of a run lives, the run stays locked
+    with open(path, "ab" if reads else "wb") as log:
+        follow, words = logs.Follower(path), lighter(command)
+        process = Popen(words, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=env, pass_fds=locks, preexec_fn=die)
     try:
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
+        while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             if step == "train" and "best" in run.row.average:
                 drop_worse(run.checkpoints, run.row.average["best"], run.row.average["by"])
             progress = Progress(step, *follow.latest())
@@ -181,7 +167,7 @@ def _spawn(
                 refuse_changed(run)
                 reads = False
             yield progress
-        process.returncode = os.waitstatus_to_exitcode(status)
+        process.returncode = os.waitstatus_to_exitcode(ended[1])
     finally:
         if process.returncode is None:
             process.kill()
@@ -192,7 +178,7 @@ def _spawn(
         raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path)}")
     if reads:
         refuse_changed(run)
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return ended[2].ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def repair_last_checkpoint(folder: Path) -> int:
@@ -209,11 +195,10 @@ def repair_last_checkpoint(folder: Path) -> int:
         unfinished.unlink()
     if not _is_whole(last):
         last.unlink(missing_ok=True)
-        by_updates = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: int(path.stem.split("_")[2]))
-        whole = [path for path in by_updates if _is_whole(path)]
-        if not whole:
+        whole = filter(_is_whole, folder.glob("checkpoint_*_*.pt"))
+        if not (newest := max(whole, key=lambda path: int(path.stem.split("_")[2]), default=None)):
             return 0
-        _copy(whole[-1], last)
+        _copy(newest, last)
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
 
 

@@ -10,7 +10,8 @@ from fairseq_diverse.experiments.inputs import kept_digests, read_by, refused_tr
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.rows import NAME_BYTES, Row
 from fairseq_diverse.experiments.run import DataSet, Run, Tracking
-from fairseq_diverse.preparation import glue
+from fairseq_diverse.preparation import DataConfig, glue
+from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, languages, read_record, test_sets
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 from fairseq_diverse.syntax.makers import copy_for
 
@@ -24,9 +25,6 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
     Raises:
         ValueError: it is not prepared (unless ``dry``), or unknown; says what to do.
     """
-    from fairseq_diverse.preparation import DataConfig
-    from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, languages, read_record, test_sets
-
     folders = [(root or runs_dir()) / "data" / name, Path(name).resolve()]
     for path in folders:
         if (path / FILE).is_file():
@@ -38,11 +36,9 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
     data = next((data for kind in KINDS.values() if (data := kind.find_data(name, folders))), None)
     if data is None:
         if name not in config_names("data"):
-            raise ValueError(
-                f"data set {name}: neither a known name nor a folder made by `fairseq-diverse prepare`, or with "
-                "pictures (train/CLASS and val/CLASS or test/CLASS); "
-                f"known: {', '.join(config_names('data'))}"
-            )
+            wanted = "neither a known name nor a folder made by `fairseq-diverse prepare`, or with pictures "
+            wanted += f"(train/CLASS and val/CLASS or test/CLASS); known: {', '.join(config_names('data'))}"
+            raise ValueError(f"data set {name}: {wanted}")
         config = DataConfig.load(config_path("data", name))
         source, target = config.languages if config.translates else (config.languages[0], "")
         how = f"--raw RAW_DIR --out {folders[0]}"
@@ -56,7 +52,7 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
 def with_trees_of(row: Row, data: DataSet) -> DataSet:
     """The data set, or its copy for the row's parsers, where it has no trees of theirs and there is one."""
     copy = copy_for(data.path, row.parser)
-    if copy == data.path or not refused_trees(row, data) or not (copy / "preprocess.json").is_file():
+    if copy == data.path or not refused_trees(row, data) or not (copy / FILE).is_file():
         return data
     return find_data(str(copy))
 
@@ -139,11 +135,9 @@ def find_runs(
                 raise ValueError(f"{ascii(str(path))[1:-1]}: fairseq cannot read a path with {wrong}")
         firsts = runs_of(first) if first else [None] * len(seeds)
         folders = [next((path for path in existing if (path / f"seed{s}").is_dir()), parent) for s in seeds]
-        of_seeds = zip(seeds, folders, firsts, strict=True)
-        return [
-            Run(row, s, data, cpu, folder / f"seed{s}", first, read=by_flag, equal=equal)
-            for s, folder, first in of_seeds
-        ]
+        places = [(seed, folder / f"seed{seed}") for seed, folder in zip(seeds, folders, strict=True)]
+        of_seeds = zip(places, firsts, strict=True)
+        return [Run(row, s, data, cpu, place, of, read=by_flag, equal=equal) for (s, place), of in of_seeds]
 
     parents: dict[str, Path] = {}  # of equal rows one
     runs: list[Run] = []
@@ -157,10 +151,8 @@ def find_runs(
 def refuse_lacking_start(row: Row) -> None:
     """Raise ``ValueError`` where the checkpoint that a row starts from is missing."""
     if isinstance(row.pretrained, str) and row.pretrained and not Path(row.pretrained).is_file():
-        raise ValueError(
-            f"row {row.name}: pretrained: {row.pretrained}: neither a row of this table nor a checkpoint; give one "
-            "with --set pretrained=FILE"
-        )
+        wrong = f"{row.pretrained}: neither a row of this table nor a checkpoint"
+        raise ValueError(f"row {row.name}: pretrained: {wrong}; give one with --set pretrained=FILE")
 
 
 def refuse_other_trees(row: Row, data: DataSet) -> None:

@@ -23,11 +23,8 @@ def read_state(run: Run) -> dict[str, Any]:
     state = read_json(path) or {}
     needed = {"train": OF_TRAINING, **kind_of(run.row).needed(run.row)}
     for step, measured in state.items():
-        if step == "starts":
-            whole = isinstance(measured, list)
-        else:
-            whole = isinstance(measured, dict) and needed.get(step, set()) <= measured.keys()
-        if not whole:
+        of_step = isinstance(measured, dict) and needed.get(step, set()) <= measured.keys()
+        if not (isinstance(measured, list) if step == "starts" else of_step):
             raise ValueError(f"{path}: damaged ({step}); {AGAIN}")
     return state
 

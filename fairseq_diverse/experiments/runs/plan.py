@@ -51,11 +51,12 @@ def lines_of(run: Run, state: State, environment: Mapping[str, str]) -> dict[str
 
 def readable_lines(run: Run, state: State) -> dict[str, str]:
     """The command line of every step without the folders of this machine: ``fairseq-train DATA ...``."""
-    lines = {}
-    for step, (_, _, program, *words) in steps_of(run, state).items():
-        name = program.replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
-        lines[step] = shlex.join([name, *map(portable, words)])
-    return lines
+    steps = steps_of(run, state).items()
+    return {step: shlex.join([readable_program(name), *map(portable, words)]) for step, (_, _, name, *words) in steps}
+
+
+def readable_program(module: str) -> str:
+    return module.replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
 
 
 def refuse_own(row: Row) -> None:
@@ -64,7 +65,6 @@ def refuse_own(row: Row) -> None:
     for section, own in kind_of(row).own_flags(row).items():
         if taken := [flag for flag in given[section] if flag in own]:
             name = taken[0] if section == "train" else f"{section}.{taken[0]}"
-            raise ValueError(
-                f"row {row.name}: {name}: `fairseq-diverse run` sets this flag by itself; leave it out (seeds are "
-                "given by --seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS)"
-            )
+            others = "--seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS"
+            todo = f"`fairseq-diverse run` sets this flag by itself; leave it out (seeds are given by {others})"
+            raise ValueError(f"row {row.name}: {name}: {todo}")

@@ -85,14 +85,12 @@ def starts_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """The commits that the runs were made with, of all their starts, a + behind those with changed files; of a package
     that was installed its version."""
-    starts = [start for summary in summaries for start in starts_of(summary)]
-    return sorted({s["commit"][:10] + "+" * bool(s["dirty"]) if s["commit"] else _version(s) for s in starts})
-
-
-def _version(start: Mapping[str, Any]) -> str:
-    """Of this package, at a start of a run."""
-    version = start.get("versions", {}).get("fairseq-diverse")
-    return f"version {version}" if version else "unknown"
+    commits = set()
+    for start in (start for summary in summaries for start in starts_of(summary)):
+        version = start.get("versions", {}).get("fairseq-diverse")
+        installed = f"version {version}" if version else "unknown"
+        commits.add(start["commit"][:10] + "+" * bool(start["dirty"]) if start["commit"] else installed)
+    return sorted(commits)
 
 
 def machine(start: Mapping[str, Any]) -> str:
@@ -101,25 +99,17 @@ def machine(start: Mapping[str, Any]) -> str:
     entries = start.get("machine")
     if not entries:
         return UNKNOWN
-    cpu, cores, threads, capability, device = (entries.get(key) for key in MACHINE_KEYS)
-    counts = [f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}"]
-    settings = _settings(entries)
-    return ", ".join(
-        map(str, [cpu, *counts, capability, *([device] * (device != "cpu")), *([settings] * bool(settings))])
-    )
-
-
-def _settings(entries: Mapping[str, Any]) -> str:
-    """The variables that change speed or results, in words; not those that repeat another entry of the machine."""
-    given = dict(entries.get("variables", {}))
-    words = []
+    cpu, cores, threads, capability, device = (entries[key] for key in MACHINE_KEYS)
+    words = [cpu, f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}", capability]
+    words += [device] * (device != "cpu")
+    given = dict(entries.get("variables", {}))  # that change speed or results
     for text, variables in (("keeps freed memory", ALLOCATION), ("--same-arithmetic", AVX2)):
         if variables.items() <= given.items():
             words.append(text)
             given = {name: value for name, value in given.items() if name not in variables}
-    known = {"ATEN_CPU_CAPABILITY": entries["capability"].lower()}
-    known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(entries["threads"]))
-    others = (f"{name}={value}" for name, value in sorted(given.items()) if value.lower() != known.get(name))
+    known = {"ATEN_CPU_CAPABILITY": capability.lower()}  # what is said already
+    known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
+    others = [f"{name}={value}" for name, value in sorted(given.items()) if value.lower() != known.get(name)]
     return ", ".join([*words, *others])
 
 
@@ -142,10 +132,8 @@ def environment(added: dict[str, str]) -> str:
 
     lines = [f"python {platform.python_version()}, {platform.platform()}, {processor()}, {os.cpu_count()} cores"]
     lines += [f"fairseq-diverse at {_git('rev-parse', 'HEAD') or 'no commit'}"]
-    lines += [
-        f"GPU {number}: {torch.cuda.get_device_name(number)}, CUDA {torch.version.cuda}"
-        for number in range(torch.cuda.device_count())
-    ]
+    gpus = map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
+    lines += [f"GPU {number}: {name}, CUDA {torch.version.cuda}" for number, name in enumerate(gpus)]
     lines += [f"{name}={value}" for name, value in sorted((os.environ | added).items()) if name.startswith(VARIABLES)]
     packages = {package.metadata["Name"]: package.version for package in importlib.metadata.distributions()}
     packages.pop("fairseq-diverse", None)

@@ -86,19 +86,17 @@ def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[
         try:
             summaries[path] = summary = read_summary(path, "save it again")
         except ValueError as error:
-            problem = str(error).removeprefix(f"{path}: ")
-            raise ValueError(
-                f"{path}: not a summary that `fairseq-diverse report TABLE --save` wrote: {problem}"
-            ) from None
+            wanted = "not a summary that `fairseq-diverse report TABLE --save` wrote"
+            raise ValueError(f"{path}: {wanted}: {str(error).removeprefix(f'{path}: ')}") from None
         name, seed = summary["system"], summary["seed"]
         if name not in by_name:
             continue
         problem = difference(summary, by_name[name])
         if kept := summary.get("read"):
             problem = problem or _other_file(read()[name], kept)
+        if problem and not asked:
+            continue
         if problem:
-            if not asked:
-                continue
             raise ValueError(f"{path}: not row {name} of this table as configured: {problem}")
         if seed in paths[name]:
             raise ValueError(f"{path}: seed {seed} of row {name} is {paths[name][seed]} already")

@@ -151,13 +151,11 @@ class Pace:
         if not self.seconds:
             return ""
         usual = mean(self.seconds.values())
-        of_each = [
-            [self.to_do.get(run.directory, 0) * self.seconds.get(run.directory, usual) for run in runs]
-            for runs in (working, waiting)
-        ]
-        ends = [0.0] * (jobs - len(working)) + of_each[0]
+        folders = [run.directory for run in (*working, *waiting)]
+        times = [self.to_do.get(folder, 0) * self.seconds.get(folder, usual) for folder in folders]
+        ends = [0.0] * (jobs - len(working)) + times[: len(working)]
         heapq.heapify(ends)
-        for more in of_each[1]:
+        for more in times[len(working) :]:
             heapq.heapreplace(ends, ends[0] + more)
         if (seconds := max(ends)) < 1:
             return ""
@@ -209,17 +207,14 @@ class Lines:
 
     def show(self, slot: int, run: Run, progress: Progress, left: str) -> None:
         step, when, updates = self.shown.get(slot, ("", 0.0, 0))
+        done, every = progress.updates - updates, run.row.max_update
         if progress.step != step:
             self.say(f"{run.name}: {progress.step}")
-        elif progress.updates - updates < run.row.max_update * REPORT_SHARE and (
-            progress.updates == updates or time.monotonic() - when < REPORT_SECONDS
-        ):
-            return
+        elif done >= every * REPORT_SHARE or (done and time.monotonic() - when >= REPORT_SECONDS):
+            figures = f"{progress.updates}/{every} updates, {progress.figures}"
+            self.say(f"{run.name}: {progress.step} {figures}{left and '; '}{left}")
         else:
-            self.say(
-                f"{run.name}: {progress.step} {progress.updates}/{run.row.max_update} updates, "
-                f"{progress.figures}{left and '; '}{left}"
-            )
+            return
         self.shown[slot] = progress.step, time.monotonic(), progress.updates
 
     def say(self, line: str) -> None:

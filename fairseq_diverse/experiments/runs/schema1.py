@@ -7,6 +7,7 @@ from typing import Any
 
 from fairseq_diverse.experiments.flags import portable
 from fairseq_diverse.experiments.kinds.kind import DEFAULT_TASK, Summary
+from fairseq_diverse.experiments.runs.plan import readable_program
 from fairseq_diverse.support.typed import typed
 
 BY_KEY = {"glue": "glue", "pretraining": "pretraining", "accuracy": "classification"}  # kinds, by a key of summaries
@@ -35,9 +36,8 @@ def converted(summary: Summary) -> Summary:
         row |= _translation(summary, lines)
     if "pretrained" in summary:
         row["pretrained"] = summary["pretrained"]
-    head = {"schema": 2, "kind": kind} | {
-        key: summary[key] for key in ("system", "data", "data_hash", "size", "seed") if key in summary
-    }
+    names = [key for key in ("system", "data", "data_hash", "size", "seed") if key in summary]
+    head = {"schema": 2, "kind": kind} | {key: summary[key] for key in names}
     rest = {key: value for key, value in summary.items() if key not in ("average", "pretrained", "pretraining")}
     return head | {"row": row} | rest | {"commands": [shlex.join(words) for words in lines]}
 
@@ -48,10 +48,7 @@ def _readable(line: str) -> list[str]:
     if "-m" not in words:  # of a copy
         return words
     program, *words = words[words.index("-m") + 1 :]
-    return [
-        program.replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse"),
-        *map(portable, words),
-    ]
+    return [readable_program(program), *map(portable, words)]
 
 
 def _flags(words: Sequence[str]) -> Flags:

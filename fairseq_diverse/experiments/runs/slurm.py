@@ -10,7 +10,7 @@ from fairseq_diverse.experiments.runs.environment import AVX2, gpus_of_jobs, thr
 from fairseq_diverse.experiments.runs.folder import is_finished
 from fairseq_diverse.experiments.runs.schedule import other_arithmetic, outcome, run_all
 from fairseq_diverse.host.programs import import_user_dir
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.files import write_text
 from fairseq_diverse.support.paths import runs_dir
 from fairseq_diverse.support.processes import is_locked
 from fairseq_diverse.support.slurm import Resumed, queued_jobs, submit
@@ -46,34 +46,29 @@ def queue(runs: Sequence[Run], jobs: int, options: Sequence[str], same_arithmeti
     Raises:
         UserError: see ``support.slurm.submit``.
     """
-    if same_arithmetic:
-        for run in runs:
-            if why := other_arithmetic(run, AVX2):
-                print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
+    for run in runs if same_arithmetic else ():
+        if why := other_arithmetic(run, AVX2):
+            print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
     unfinished = [run for run in runs if not is_finished(run)]
     ready: list[Run] = []
     waiting: list[Run] = []
     queued = queued_jobs()
     for run in unfinished:
+        file = run.directory / NUMBER
+        number = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         if is_locked(run.directory):
             print(f"{run.name}: a process is working on {run.directory}", file=sys.stderr)
-        elif (number := _number(run)) in queued:
+        elif number in queued:
             print(f"{run.name}: is queued as job {number}", file=sys.stderr)
         else:
             (waiting if run.first and not is_finished(run.first) else ready).append(run)
     folder = runs_dir() / "slurm"
     numbers = submit([Job(run, same_arithmetic) for run in ready], jobs, options, folder) if ready else []
     for run, number in zip(ready, numbers, strict=True):
-        with atomic_write(run.directory / NUMBER) as f:
-            f.write(number)
+        write_text(run.directory / NUMBER, number)
         yield f"{run.name}: job {number}, {run.directory}"
     begun = len(unfinished) - len(ready) - len(waiting)
     others = f"{begun} queued or at work, " * bool(begun) + f"{len(runs) - len(unfinished)} done before"
     yield f"{len(ready)} runs queued, {others}; logs of jobs: {folder}"
     if waiting:
         yield f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again"
-
-
-def _number(run: Run) -> str:
-    path = run.directory / NUMBER
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
