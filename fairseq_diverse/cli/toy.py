@@ -11,8 +11,7 @@ from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import read_lines, refuse_foreign
 from fairseq_diverse.toy.corpus import RECORD, word_by_word, write_corpus
-from fairseq_diverse.toy.probing import FEWEST, write_probing
-from fairseq_diverse.toy.rationales import DECIDING, FILES, write_rationales
+from fairseq_diverse.toy.probing import DECIDING, ERASER_FILES, FEWEST, write_probing, write_rationales
 
 EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
 
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     files = {"probing": [f"{task}.txt" for task in TASKS]}
-    files |= {"rationales": [f"{task}/{file}" for task in DECIDING for file in FILES]}
+    files |= {"rationales": [f"{task}/{file}" for task in DECIDING for file in ERASER_FILES]}
     for folder, names in files.items():
         if (count := getattr(args, folder)) and count < FEWEST:
             raise UserError(f"--{folder} {count}: at least {FEWEST}, or 0 for none")

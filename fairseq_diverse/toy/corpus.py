@@ -48,14 +48,10 @@ def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed:
     derivation = Derivation(seed)
     held_out: set[str] = set()
     with ExitStack() as stack:  # all files are renamed into place at the end
-        progress = stack.enter_context(
-            tqdm(total=sum(sizes.values()), unit=" sentences", desc="toy corpus", disable=None)
-        )
-        files = {
-            (split, suffix): stack.enter_context(atomic_write(out / f"{split}.{suffix}"))
-            for split in sizes
-            for suffix in SUFFIXES
-        }
+        bar = tqdm(total=sum(sizes.values()), unit=" sentences", desc="toy corpus", disable=None)
+        progress = stack.enter_context(bar)
+        names = [(split, suffix) for split in sizes for suffix in SUFFIXES]
+        files = {name: stack.enter_context(atomic_write(out / ".".join(name))) for name in names}
         json.dump({"sentences": sizes, "seed": seed}, stack.enter_context(atomic_write(out / RECORD)))
         for split, size in sizes.items():
             written = 0

@@ -11,6 +11,9 @@ from fairseq_diverse.toy.lexicon import ANY, MODALS, PORTABLE, WORDS, Adjective,
 
 T = TypeVar("T")
 Places = Sequence[tuple[str, ...]]
+Subject = ast.Argument | None  # None: not given
+It = ast.Common | None  # the antecedent
+Past = bool | None  # None: any tense
 
 FIRST_NAMES, LAST_NAMES, STEMS = WORDS["first-names"], WORDS["last-names"], WORDS["stems"]
 FAMILY_ENDINGS, CITY_ENDINGS, SYLLABLES = WORDS["family-endings"], WORDS["city-endings"], WORDS["syllables"]
@@ -61,8 +64,6 @@ class Derivation:
 
     def any_of(self, choice: Weighted[T]) -> T | None:
         return self.weighted(*choice) if choice[0] else None
-
-    # -- sentences -----------------------------------------------------------------------------------------------------
 
     def sentence(self) -> ast.Sentence:
         draw = self.random()
@@ -134,16 +135,8 @@ class Derivation:
         clause = self.finish(ast.Clause(self.noun_phrase(verb.subject, subject=True), verb, [ast.Gap()]), 0)
         return ast.Question(clause, ast.Pronoun("what" if thing else "who"))
 
-    # -- clauses -------------------------------------------------------------------------------------------------------
-
     def clause(
-        self,
-        depth: int,
-        subject: ast.Argument | None = None,
-        kind: str = "",
-        it: ast.Common | None = None,
-        barred: str = "",
-        past: bool | None = None,
+        self, depth: int, subject: Subject = None, kind: str = "", it: It = None, barred: str = "", past: Past = None
     ) -> ast.Clause:
         """A declarative clause; with a ``subject`` of ``kind``, its verb fits the subject."""
         table = DEEP_FRAMES if depth and not subject else FRAMES
@@ -165,7 +158,7 @@ class Derivation:
             self.add_objects(clause, depth, None if is_it(agent) else it, barred)
         return self.finish(clause, depth, past)
 
-    def add_objects(self, clause: ast.Clause, depth: int, it: ast.Common | None, barred: str) -> None:
+    def add_objects(self, clause: ast.Clause, depth: int, it: It, barred: str) -> None:
         verb = clause.verb
         assert verb
         for position, slot in enumerate(verb.objects):
@@ -178,7 +171,7 @@ class Derivation:
         if len(verb.objects) == 2:
             clause.receiver_last = "to" in verb.flags or clause.objects[1].pronoun or self.chance(0.4)
 
-    def copula(self, depth: int, subject: ast.Argument | None, kind: str, it: ast.Common | None) -> ast.Clause:
+    def copula(self, depth: int, subject: Subject, kind: str, it: It) -> ast.Clause:
         subject = subject or self.noun_phrase(ANY + "IE", depth, it, subject=True)
         kind = kind or kind_of(subject, it)
         clause = ast.Clause(subject, None)
@@ -195,7 +188,7 @@ class Derivation:
             clause.predicate = ast.Predicate(self.weighted(*lexicon.adjectives(kind)), degree)
         return clause
 
-    def finish(self, clause: ast.Clause, depth: int, past: bool | None = None) -> ast.Clause:
+    def finish(self, clause: ast.Clause, depth: int, past: Past = None) -> ast.Clause:
         """Tense, negation, adverbials and the verb's complement; ``past`` fixes the tense if it is not None."""
         frame = clause.frame
         self.set_tense(clause, self.chance(0.5) if past is None else past)
@@ -296,8 +289,6 @@ class Derivation:
         clause = ast.Clause(self.noun_phrase(verb.subject, subject=True), verb, [gap])
         return ast.Relative(self.finish(clause, depth), True, kind == "P")
 
-    # -- phrases -------------------------------------------------------------------------------------------------------
-
     def person(self) -> ast.Name:
         first = "".join(map(self.zipf, SYLLABLES)) if self.chance(0.25) else self.zipf(FIRST_NAMES)
         last = self.zipf(STEMS) + self.zipf(FAMILY_ENDINGS) if self.chance(0.5) else self.zipf(LAST_NAMES)
@@ -314,13 +305,7 @@ class Derivation:
         return ast.Name(english or [native], [native])
 
     def noun_phrase(
-        self,
-        kinds: str,
-        depth: int = 0,
-        it: ast.Common | None = None,
-        barred: str = "",
-        subject: bool = False,
-        closed: bool = False,
+        self, kinds: str, depth: int = 0, it: It = None, barred: str = "", subject: bool = False, closed: bool = False
     ) -> ast.NounPhrase:
         """A phrase of one of the kinds; ``it``: the possible antecedent of "it"."""
         if it and it.noun.kind in kinds and self.chance(0.6):
@@ -332,13 +317,8 @@ class Derivation:
             if draw < (0.48 if subject else 0.34):
                 return self.person()
         first = self.common(kinds, depth, barred, subject, closed)
-        if (
-            depth
-            and first.closed
-            and not first.attachments
-            and first.determiner not in ("", "no")
-            and self.chance(0.08)
-        ):
+        can_join = depth and first.closed and not first.attachments and first.determiner not in ("", "no")
+        if can_join and self.chance(0.08):
             second = self.common(first.noun.kind)
             if second.determiner and second.noun is not first.noun:
                 return ast.Coordination(first, second)
@@ -423,7 +403,7 @@ def denies(item: ast.Argument) -> bool:
     return getattr(item, "determiner", "") == "no" or getattr(item, "word", "") == "nobody"
 
 
-def kind_of(item: ast.Argument, it: ast.Common | None = None) -> str:
+def kind_of(item: ast.Argument, it: It = None) -> str:
     """The kind of the phrase's noun or, for "it", of the antecedent ``it``."""
     if is_it(item) and it:
         return it.noun.kind

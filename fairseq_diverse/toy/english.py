@@ -16,9 +16,6 @@ QUESTION_MARK = ("punct", leaf(".", "?"))
 COMMA = ("punct", leaf(",", ","))
 
 
-# -- inflection ------------------------------------------------------------------------------------------------------
-
-
 def number(n: int) -> str:
     """A number word; from 100 on digits."""
     if n < 20 or n >= 100:
@@ -57,9 +54,6 @@ def present_participle(base: str) -> str:
     if base.endswith("ie"):
         return base[:-2] + "ying"
     return (base[:-1] if base.endswith("e") and not base.endswith("ee") else doubled(base)) + "ing"
-
-
-# -- noun phrases, prepositional phrases, times ----------------------------------------------------------------------
 
 
 def noun_phrase(item: ast.NounPhrase, subject: bool = False) -> Tree:
@@ -159,9 +153,6 @@ def time(item: ast.Time) -> Part:
 
 def span(count: int, unit: Noun) -> Tree:
     return phrase("NP", ("nummod", leaf("CD", number(count))), ("head", leaf("NNS", unit.plural, unit.singular)))
-
-
-# -- clauses ---------------------------------------------------------------------------------------------------------
 
 
 def sentence(item: ast.Sentence) -> Tree:

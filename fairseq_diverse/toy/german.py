@@ -22,9 +22,9 @@ EIN = declension("- en em es", "e e er er", "- - em es", "e e en er")
 DEFINITE = declension("der den dem des", "die die der der", "das das dem des", "die die den der")
 RELATIVE = declension("der den dem", "die die der", "das das dem", "die die denen")
 
-# English determiner -> German stem and declension. "" is the bare plural.
+# English determiner -> German stem, declension, that of adjectives. "": none, a number or the bare plural.
 DETERMINERS = {
-    "the": ("", DEFINITE, WEAK), "this": ("dies", DIES, WEAK), "these": ("dies", DIES, WEAK),
+    "": ("", {}, STRONG), "the": ("", DEFINITE, WEAK), "this": ("dies", DIES, WEAK), "these": ("dies", DIES, WEAK),
     "every": ("jed", DIES, WEAK), "all": ("all", DIES, WEAK), "a": ("ein", EIN, MIXED), "no": ("kein", EIN, MIXED),
     "my": ("mein", EIN, MIXED), "your": ("dein", EIN, MIXED), "his": ("sein", EIN, MIXED), "her": ("ihr", EIN, MIXED),
     "our": ("unser", EIN, MIXED), "their": ("ihr", EIN, MIXED), "many": ("viel", DIES, STRONG),
@@ -53,9 +53,6 @@ SEIN = ("sein", "ist", "war", "gewesen")
 WERDEN = ("werden", "wird", "wurde", "worden")
 GEBEN = ("geben", "gibt", "gab", "gegeben")
 UNITS, TENS = WORDS["numbers"]["german-units"], WORDS["numbers"]["german-tens"]
-
-
-# -- inflection ------------------------------------------------------------------------------------------------------
 
 
 def number(n: int) -> str:
@@ -93,19 +90,6 @@ def stem(adjective: Adjective) -> str:
     return "hoh" if word == "hoch" else word.removesuffix("e")
 
 
-def determiner(english: str, gender: str, case: str) -> list[str]:
-    if not english:
-        return []
-    before, endings, _ = DETERMINERS[english]
-    return [before + endings[gender][CASES.index(case)]]
-
-
-def adjective_ending(english: str, gender: str, case: str) -> str:
-    """The ending of an adjective after an English determiner ("" for none or a number)."""
-    endings = DETERMINERS[english][2] if english else STRONG
-    return endings[gender][CASES.index(case)]
-
-
 def conjugate(parts: tuple[str, ...], past: bool, person: int, plural: bool) -> str:
     """The finite form of the verb with these principal parts."""
     base, third, preterite, _ = parts
@@ -129,9 +113,6 @@ def second_ending(before: str) -> str:
     return "t" if before[-1] in "sßz" else "est" if before[-1] in "td" else "st"
 
 
-# -- noun phrases, prepositional phrases, times ----------------------------------------------------------------------
-
-
 def noun_phrase(item: ast.Argument, case: str, negative: bool = False) -> list[str]:
     """The words in a case; ``negative`` turns "ein" or no article into "kein"."""
     match item:
@@ -150,11 +131,11 @@ def noun_phrase(item: ast.Argument, case: str, negative: bool = False) -> list[s
 def common(item: ast.Common, case: str, negative: bool = False) -> list[str]:
     gender = "p" if item.plural else item.noun.gender
     article = "no" if negative and item.negatable else item.determiner
-    words = determiner(article, gender, case)
+    before, endings, of_adjectives = DETERMINERS[article]
+    words = [before + endings[gender][CASES.index(case)]] if article else []
     words += [number(item.count)] if item.count else []
-    ending = adjective_ending(article, gender, case)
     for degree, adjective in item.adjectives:
-        words += [*degree[1].split(), stem(adjective) + ending]
+        words += [*degree[1].split(), stem(adjective) + of_adjectives[gender][CASES.index(case)]]
     noun = inflect(item.noun, case, item.plural)
     words.append(item.modifier[1] + noun.lower() if item.modifier else noun)
     words += [item.content.german] if item.content else []
@@ -209,9 +190,6 @@ def time(item: ast.Time) -> list[str]:
             return ["im", "Jahr", str(n)]
 
 
-# -- clauses ---------------------------------------------------------------------------------------------------------
-
-
 def sentence(item: ast.Sentence) -> str:
     """The text, with its final punctuation mark."""
     c = item.clause
@@ -234,12 +212,8 @@ def sentence(item: ast.Sentence) -> str:
 def main(c: ast.Clause, elided: bool = False) -> list[str]:
     """Verb second, after the subject or the fronted phrases; ``elided``: without the subject."""
     finite, rest = verbs(c)
-    first = [
-        word
-        for _, subordinator, inner, front in c.adjuncts
-        if front
-        for word in [*subordinate(inner, subordinator), ","]
-    ]
+    fronted = [(inner, subordinator) for _, subordinator, inner, front in c.adjuncts if front]
+    first = [word for adjunct in fronted for word in [*subordinate(*adjunct), ","]]
     first += time(c.time) if c.time and c.time_first else []
     first += prepositional(c.place) if c.place and c.place_first else []
     said = [] if elided else subject(c)

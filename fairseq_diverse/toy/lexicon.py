@@ -18,12 +18,8 @@ FRAMES = ("go", "put", "at", "that", "if", "inf", "weather")
 VOWELS = "aeiouäöüy"
 
 # Strings only, so that a name such as No is not read as false; the C parser is ten times faster.
-WORDS: dict[str, Any] = yaml.load(
-    Path(__file__).with_name("words.yaml").read_bytes(), getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-)
-
-
-# -- entries ---------------------------------------------------------------------------------------------------------
+LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+WORDS: dict[str, Any] = yaml.load(Path(__file__).with_name("words.yaml").read_bytes(), LOADER)
 
 
 class Noun(NamedTuple):
@@ -79,9 +75,8 @@ class Verb(NamedTuple):
     def plain_object(self) -> bool:
         """Whether its first object has no preposition in either language and a case that fits "whom" or "what"."""
         slot = self.objects[0]
-        return (
-            not slot.english and not slot.german and (slot.case == "acc" or (slot.case == "dat" and "P" in slot.kinds))
-        )
+        fits = slot.case == "acc" or (slot.case == "dat" and "P" in slot.kinds)
+        return not slot.english and not slot.german and fits
 
 
 class Modal(NamedTuple):
@@ -101,9 +96,6 @@ class FixedTime(NamedTuple):
     label: str
     english: list[tuple[str, str]]
     german: str
-
-
-# -- reading the tables ----------------------------------------------------------------------------------------------
 
 
 def split(table: Iterable[str], separator: str | None = None) -> list[tuple[str, ...]]:
@@ -217,9 +209,6 @@ MODALS = (
 MUST_NOT = Modal("must", "dürfen", "darf", "durfte")  # negated; "muss nicht" is "does not have to"
 
 
-# -- choices ---------------------------------------------------------------------------------------------------------
-
-
 def cumulated(weights: Iterable[float]) -> list[float]:
     return list(accumulate(weights))
 
@@ -245,21 +234,17 @@ def adjectives(kind: str) -> Weighted[Adjective]:
 @cache
 def verbs(frame: str, objects: int, subject: str = "") -> Weighted[Verb]:
     """Verbs of one frame, by frequency; with ``subject``, only those that allow this kind of subject."""
-    found = [
-        v for v in VERBS if v.frame == frame and len(v.objects) == objects and (not subject or subject in v.subject)
-    ]
+    of_frame = (v for v in VERBS if v.frame == frame and len(v.objects) == objects)
+    found = [v for v in of_frame if not subject or subject in v.subject]
     return found, zipf_weights(len(found), 5)
 
 
 @cache
 def passive_verbs(kind: str) -> Weighted[Verb]:
     """Verbs whose passive has a subject of this kind ("" for any) and a person as agent."""
-    found = [
-        v
-        for v in verbs("", 1)[0]
-        if v.plain_object and v.objects[0].case == "acc" and not v.reflexive and "stative" not in v.flags
-        if kind in v.objects[0].kinds and "P" in v.subject
-    ]
+    accusative = (v for v in verbs("", 1)[0] if v.plain_object and v.objects[0].case == "acc" and not v.reflexive)
+    active = (v for v in accusative if "stative" not in v.flags and "P" in v.subject)
+    found = [v for v in active if kind in v.objects[0].kinds]
     return found, zipf_weights(len(found), 5)
 
 

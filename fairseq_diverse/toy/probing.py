@@ -1,6 +1,8 @@
-"""The ten probing tasks of Conneau et al. (2018) in SentEval's format, labelled by the grammar's trees."""
+"""The ten probing tasks of Conneau et al. (2018) in SentEval's format, labelled by the grammar's trees; some also in
+ERASER's layout (DeYoung et al., 2020), with the word that decides on a sentence's class."""
 
 import itertools
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -196,3 +198,34 @@ def _words_by_tag(trees: Sequence[Tree]) -> dict[str, list[str]]:
 
 def _is_content(leaf: Tree) -> bool:
     return leaf.label in NOUNS + VERBS and leaf.lemma not in ("be", "do", "have")
+
+
+ERASER_FILES = {"train.jsonl": "tr", "val.jsonl": "va", "test.jsonl": "te", "docs.jsonl": ""}
+# the place of the word that decides, in a sentence with a label
+DECIDING: dict[str, Callable[[Tree, str], int | None]] = {
+    "word_content": lambda tree, label: [*map(str.lower, words(tree))].index(label),
+    "past_present": lambda tree, label: finite_verb(tree),
+    "subj_number": lambda tree, label: noun(tree, "nsubj"),
+    "obj_number": lambda tree, label: noun(tree, "obj"),
+}
+
+
+def write_rationales(out: Path, sentences: int, seed: int = 1) -> None:
+    """Write ``TASK/train.jsonl``, ``val.jsonl``, ``test.jsonl`` and ``docs.jsonl`` of the tasks in `DECIDING`: the
+    sentences, classes and splits of `write_probing`, with one word each as evidence."""
+    probes = make_probes(seed)
+    with ExitStack() as stack:  # all files are renamed into place at the end
+        for task, place_of in DECIDING.items():
+            files = {
+                split: stack.enter_context(atomic_write(out / task / name)) for name, split in ERASER_FILES.items()
+            }
+            drawn = draw_examples(task, probes[task], sentences, seed)
+            for number, (split, label, sentence, tree) in enumerate(drawn):
+                place = place_of(tree, label)
+                assert place is not None
+                name = f"{task}-{number}"
+                span = {"docid": name, "start_token": place, "end_token": place + 1}
+                span["text"] = words(tree)[place]
+                line = {"annotation_id": name, "classification": label, "query": "", "evidences": [[span]]}
+                for file, content in ((files[split], line), (files[""], {"docid": name, "document": sentence})):
+                    file.write(json.dumps(content) + "\n")

@@ -41,8 +41,7 @@ from fairseq_diverse.preparation.eraser import prepare_eraser, read_eraser, spli
 from fairseq_diverse.reports.rationales import page
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.rationales import Rationales, RationalesConfig
-from fairseq_diverse.toy.probing import write_probing
-from fairseq_diverse.toy.rationales import DECIDING
+from fairseq_diverse.toy.probing import DECIDING, write_probing
 from tests.integration.commands import cli, run, shared_data
 from tests.integration.eraser_files import write_eraser
 from tests.reference import rationales as reference
