@@ -56,11 +56,7 @@ def word_by_word_score(corpus: Path) -> str:
     """BLEU and chrF (sacreBLEU, detokenized, cased) of word-by-word translations of the test split."""
     import sacrebleu
 
-    train, test = (
-        list(zip(read_lines(corpus / f"{split}.en"), read_lines(corpus / f"{split}.de"), strict=True))
-        for split in ("train", "test")
-    )
-    output = word_by_word([source for source, _ in test], train)
-    references = [[target for _, target in test]]
-    bleu, chrf = sacrebleu.corpus_bleu(output, references), sacrebleu.corpus_chrf(output, references)
+    train, test = ([read_lines(corpus / f"{split}.{side}") for side in ("en", "de")] for split in ("train", "test"))
+    output = word_by_word(test[0], list(zip(*train, strict=True)))
+    bleu, chrf = sacrebleu.corpus_bleu(output, test[1:]), sacrebleu.corpus_chrf(output, test[1:])
     return f"word by word: BLEU {bleu.score:.1f}, chrF {chrf.score:.1f} (sacreBLEU {sacrebleu.__version__})"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.support.paths import PACKAGE
 
 Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, and no row may give it
@@ -70,3 +71,13 @@ def portable(word: str) -> str:
         return word
     inside = re.search(r"checkpoints(/[^/]+)?$", word)
     return f"RUN/{inside[0]}" if inside else os.path.basename(word)
+
+
+def without_folders(flags: Mapping[str, str | bool]) -> dict[str, str | bool]:
+    return {flag: portable(value) if isinstance(value, str) else value for flag, value in flags.items()}
+
+
+def own_command(command: str, run: Run, *words: str) -> list[str]:
+    """A command of ``fairseq-diverse`` on the run's data, as words for Python."""
+    user_dir = ["--user-dir", run.row.user_dir] if run.row.user_dir else []
+    return ["-m", "fairseq_diverse.cli", command, *words, *user_dir]

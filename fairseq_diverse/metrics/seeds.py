@@ -165,3 +165,10 @@ def p_number(value: float | None) -> str:
 def stars(p: float | None) -> str:
     """Of a p-value; none where nothing was tested."""
     return "" if p is None else "**" if p < 0.01 else "*" if p < 0.05 else ""
+
+
+def corrected_p_values(differences: Sequence[Difference]) -> str:
+    """Over how many p-values Holm's correction of these differences goes, and whether all of them are shown."""
+    count = differences[0].holm_of if differences else 0
+    shown = len(differences)
+    return f"these {count} p-values" if count == shown else f"{count} p-values, {shown} of them shown"

@@ -24,9 +24,8 @@ PIPELINES = {
     **dict.fromkeys(("translation", "translation_with_syntax"), "translation"),
     **{"language_modeling": "text-generation", "masked_lm": "fill-mask"},
     **dict.fromkeys(("span_corruption", "text_to_text"), "text2text-generation"),
-    **dict.fromkeys(
-        ("sentence_prediction", "rationales", "logical_inference", "sentence_probing"), "text-classification"
-    ),
+    **dict.fromkeys(("sentence_prediction", "rationales"), "text-classification"),
+    **dict.fromkeys(("logical_inference", "sentence_probing"), "text-classification"),
 }
 TRANSLATED = ("translation", "translation_with_syntax", "text_to_text")
 COMMANDS = {

@@ -8,16 +8,8 @@ import numpy as np
 from fairseq_diverse.experiments.kinds.lines import Line, Measure, deciding_last
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.metrics.seeds import compared
-from fairseq_diverse.support.pictures import (
-    SENTENCES,
-    STYLES,
-    fitting,
-    in_lines,
-    panels,
-    set_names,
-    set_note,
-    set_title,
-)
+from fairseq_diverse.support import pictures
+from fairseq_diverse.support.pictures import SENTENCES, STYLES, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,7 +91,7 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
     *others, judge = deciding_last(measures)
     shown = [line for line in lines if line.differences]
     figure, axes = panels(1 + len(others), 9.6, 1.5 + 0.28 * len(shown), sharey=True)
-    inches = figure.get_figwidth() / fitting(len(axes), 2.0) - 1.2  # beside the names of rows
+    inches = figure.get_figwidth() / pictures.fitting(len(axes), 2.0) - 1.2  # beside the names of rows
     styles = set()
     for axis, measure in zip(axes, (judge, *others), strict=True):
         for place, line in enumerate(shown):
@@ -113,7 +105,7 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
             before, after = _compared_scores(line, measure)
             seeds = [score - float(np.mean(before)) for score in after]
             axis.plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
-        axis.set_xlabel(in_lines("Δ " + measure.label(measure.name, ",\n"), inches))
+        axis.set_xlabel(pictures.in_lines("Δ " + measure.label(measure.name, ",\n"), inches))
         axis.axvline(0, color="gray", linewidth=0.8)
         axis.grid(axis="x", alpha=0.3)
     _name_rows(axes[0], shown)
@@ -121,8 +113,8 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
     outcomes = ", ".join(text for style, text in OUTCOMES.items() if style in styles)
     baselines = {line.baseline for line in shown}
     baseline = baselines.pop() if len(baselines) == 1 else "the baseline"
-    set_note(figure, f"minus {baseline}'s; {bars}hollow: a seed\n{outcomes}")
-    set_title(figure, title)
+    pictures.set_note(figure, f"minus {baseline}'s; {bars}hollow: a seed\n{outcomes}")
+    pictures.set_title(figure, title)
     return figure
 
 
@@ -133,5 +125,5 @@ def _compared_scores(line: Line, measure: Measure) -> list[list[float]]:
 
 
 def _name_rows(axis: Any, lines: Sequence[Line]) -> None:
-    set_names(axis.yaxis, [line.name for line in lines])
+    pictures.set_names(axis.yaxis, [line.name for line in lines])
     axis.set_ylim(len(lines) - 0.5, -0.5)

@@ -34,13 +34,8 @@ ON_PAPER = {
     **{"axes.titlesize": "small", "legend.fontsize": "small"},
 }
 # Okabe and Ito's colours, for colour-blind readers; markers for print
-STYLES = list(
-    zip(
-        ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
-        ("o", "s", "^", "D", "v", "P", "X"),
-        strict=True,
-    )
-)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = [*zip(COLOURS, "os^DvPX", strict=True)]
 TEX = ("lualatex", "xelatex", "pdflatex")  # for PGF
 SENTENCES = ":"  # line of a bar that is over test sentences, not over seeds
 # the first installed one draws the characters that matplotlib's default font lacks
@@ -101,9 +96,7 @@ def _plotting() -> Any:
     users: dict[Any, Any] = dict(matplotlib.rcParamsOrig)
     defaults: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
     ours = {**SETTINGS, **(ON_PAPER if PAPER.get().width else {key: defaults[key] for key in ON_PAPER})}
-    settings: dict[Any, Any] = {
-        key: value if users[key] == defaults[key] else users[key] for key, value in ours.items()
-    }
+    settings: dict[Any, Any] = {key: x if users[key] == defaults[key] else users[key] for key, x in ours.items()}
     fonts = [*users["font.family"], *[name for name in EAST_ASIAN_FONTS if name in installed][:1]]
     settings |= {"font.family": fonts, "text.parse_math": False}  # $ is a dollar sign
     matplotlib.rcParams.update(settings)
@@ -218,7 +211,6 @@ def _draw(figure: "Figure", file: IO[bytes], form: str, name: str, **options: An
         warnings.simplefilter("always")
         figure.savefig(file, format=form, **options)
     if any("missing from font" in str(warning.message) for warning in caught):
-        logger.warning(
-            f"{name}: characters that no font has are drawn as boxes; for Chinese, Japanese and Korean install one of "
-            f"{', '.join(EAST_ASIAN_FONTS)} (for example apt install fonts-noto-cjk) and delete {get_cachedir()}"
-        )
+        fonts = f"{', '.join(EAST_ASIAN_FONTS)} (for example apt install fonts-noto-cjk) and delete {get_cachedir()}"
+        todo = f"for Chinese, Japanese and Korean install one of {fonts}"
+        logger.warning(f"{name}: characters that no font has are drawn as boxes; {todo}")

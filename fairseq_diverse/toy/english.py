@@ -251,9 +251,8 @@ def verb_leaves(c: ast.Clause, finite: bool = True, question: bool = False) -> l
     if finite and chain[0][0] in LEXICAL and (question or c.negated):
         chain.insert(0, ("do", "do"))
     governors = ["finite" if finite else "to", *(kind for kind, _ in chain)]
-    return [
-        (kind, verb_leaf(c, kind, lemma, governor)) for (kind, lemma), governor in zip(chain, governors, strict=False)
-    ]
+    governed = zip(chain, governors, strict=False)
+    return [(kind, verb_leaf(c, kind, lemma, governor)) for (kind, lemma), governor in governed]
 
 
 def verb_leaf(c: ast.Clause, kind: str, lemma: str, governor: str) -> Tree:
@@ -326,10 +325,8 @@ def after_verb(c: ast.Clause) -> list[Part]:
         parts.append(time(c.time))
     if c.complement:
         word, _, inner = c.complement
-        to = word == "to"
-        parts.append(
-            ("xcomp", infinitive(verb_phrase(inner, finite=False))) if to else ("ccomp", subordinate(inner, word))
-        )
+        to = ("xcomp", infinitive(verb_phrase(inner, finite=False))) if word == "to" else None
+        parts.append(to or ("ccomp", subordinate(inner, word)))
     return parts + [("advcl", subordinate(inner, word)) for word, _, inner, first in c.adjuncts if not first]
 
 

@@ -82,7 +82,6 @@ def conllu(tree: Tree, name: str) -> str:
     leaves = list(tree.leaves())
     lines = [f"# sent_id = {name}", f"# text = {' '.join(leaf.word for leaf in leaves)}"]
     for number, (word, head, relation) in enumerate(zip(leaves, *dependencies(tree), strict=True), start=1):
-        lines.append(
-            f"{number}\t{word.word}\t{word.lemma}\t{word.universal}\t{word.label}\t_\t{head}\t{relation}\t_\t_"
-        )
+        columns = number, word.word, word.lemma, word.universal, word.label, "_", head, relation, "_", "_"
+        lines.append("\t".join(map(str, columns)))
     return "\n".join(lines) + "\n\n"

@@ -842,7 +842,7 @@ def test_nothing_is_kept_of_a_step_whose_code_or_data_changed(edited, table, pre
 def test_training_that_ends_early_without_a_flag_fails(training):
     run = training()
     with pytest.raises(RunFailed, match=r"^train ended after 13 of 30 updates; see .*train\.log$"):
-        list(execution._train(run, [], {}, 0))
+        list(execution._train(run, "train", [], {}, 0))
     assert "train" not in read_state(run)
 
 
@@ -851,14 +851,14 @@ def test_training_whose_validation_is_not_finite_fails(loss, training, monkeypat
     run = training("max-epoch=1")
     monkeypatch.setattr("tests.unit.test_experiments.TRAIN_LOG", TRAIN_LOG.replace('"4.0"', f'"{loss}"'))
     with pytest.raises(RunFailed, match=r"^training diverged: a validation loss is not finite; see .*train\.log$"):
-        list(execution._train(run, [], {}, 0))
+        list(execution._train(run, "train", [], {}, 0))
     assert "train" not in read_state(run)
 
 
 @pytest.mark.parametrize("setting", ["max-epoch=1", "patience=2", "stop-min-lr=0.1", "stop-time-hours=1"])
 def test_training_that_a_flag_ends_early_is_recorded(training, setting, capsys):
     run = training(setting)
-    list(execution._train(run, [], {}, 0))
+    list(execution._train(run, "train", [], {}, 0))
     assert read_state(run)["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
     command = steps_of(run, {})["train"]
     assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training

@@ -11,17 +11,9 @@ import msgspec
 
 from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
-from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
-from fairseq_diverse.experiments.kinds.lines import (
-    SMALLEST,
-    Compared,
-    Line,
-    Measure,
-    TaskLine,
-    TaskTable,
-    corrected_p_values,
-    grouped,
-)
+from fairseq_diverse.experiments.flags import own_command
+from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
+from fairseq_diverse.experiments.kinds.lines import SMALLEST, Compared, Line, Measure, TaskLine, TaskTable, grouped
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet, Run
@@ -128,10 +120,8 @@ class Classification(Kind):
             return {}
         trained = max(_trained(line.row.train) for line in lines)
         lengths = sorted(map(int, _parts(done[0].runs[0])))
-        parts = {line.name: list(map(_parts, line.runs)) for line in done}
-        accuracies = {
-            row: [pooled(p[str(length)] for p in of_runs) for length in lengths] for row, of_runs in parts.items()
-        }
+        of_rows = [(line.name, list(map(_parts, line.runs))) for line in done]
+        accuracies = {row: [pooled(parts[str(n)] for parts in runs) for n in lengths] for row, runs in of_rows}
         return {"Accuracy by number of operators": draw_accuracy(lengths, accuracies, trained)}
 
     def judge(self, row: Row, baseline: Row, difference: "Difference") -> "Difference":
@@ -214,6 +204,7 @@ def _group_means(lines: Sequence[TaskLine]) -> list[TaskLine]:
 
 def _tests_notes(judged: Sequence[TaskLine]) -> list[str]:
     from fairseq_diverse.metrics.dunnett import LEVEL, holm
+    from fairseq_diverse.metrics.seeds import corrected_p_values
 
     differences = [line.differences["all"] for line in judged]
     tests = [difference.test for difference in differences if difference.holm_of and difference.test]

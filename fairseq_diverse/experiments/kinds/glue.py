@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairseq_diverse.experiments.flags import Flags
-from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
-from fairseq_diverse.experiments.kinds.lines import (
-    Compared,
-    Line,
-    Measure,
-    TaskLine,
-    TaskTable,
-    corrected_p_values,
-    grouped,
-)
+from fairseq_diverse.experiments.flags import Flags, own_command
+from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
+from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, TaskLine, TaskTable, grouped
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet, Run
@@ -229,6 +221,8 @@ class Glue(Kind):
 
 def _tests_notes(lines: Sequence[TaskLine]) -> list[str]:
     """How systems are tested, and all differences that are."""
+    from fairseq_diverse.metrics.seeds import corrected_p_values
+
     if not lines:
         return []
     on_tasks = [line.differences["score"] for line in lines if line.task != AVERAGE]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from fairseq_diverse.experiments.flags import Flags, common, machinery, portable
+from fairseq_diverse.experiments.flags import Flags, common, machinery, without_folders
 from fairseq_diverse.experiments.kinds.lines import Column, Compared, Line, Measure, Summary, TaskLine, TaskTable
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet, Run
@@ -247,13 +247,3 @@ def reporting(row: Row) -> Kind:
     """The kind whose reports have a row."""
     kind = kind_of(row)
     return KINDS.get(kind.within, kind)
-
-
-def without_folders(flags: Mapping[str, str | bool]) -> dict[str, str | bool]:
-    return {flag: portable(value) if isinstance(value, str) else value for flag, value in flags.items()}
-
-
-def own_command(command: str, run: Run, *words: str) -> list[str]:
-    """A command of ``fairseq-diverse`` on the run's data, as words for Python."""
-    user_dir = ["--user-dir", run.row.user_dir] if run.row.user_dir else []
-    return ["-m", "fairseq_diverse.cli", command, *words, *user_dir]

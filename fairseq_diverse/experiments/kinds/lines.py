@@ -157,10 +157,3 @@ def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
-
-
-def corrected_p_values(differences: "Sequence[Difference]") -> str:
-    """Over how many p-values Holm's correction of these differences goes, and whether all of them are shown."""
-    count = differences[0].holm_of if differences else 0
-    shown = len(differences)
-    return f"these {count} p-values" if count == shown else f"{count} p-values, {shown} of them shown"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments.flags import to_arguments
-from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
+from fairseq_diverse.experiments.flags import own_command, to_arguments
+from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row

@@ -11,18 +11,9 @@ import msgspec
 import numpy as np
 
 from fairseq_diverse.experiments import logs
-from fairseq_diverse.experiments.flags import Flags, common, to_arguments
+from fairseq_diverse.experiments.flags import Flags, common, own_command, to_arguments, without_folders
 from fairseq_diverse.experiments.inputs import trees_read_by
-from fairseq_diverse.experiments.kinds.kind import (
-    DEFAULT_TASK,
-    Kind,
-    Measured,
-    State,
-    Summary,
-    own_command,
-    register_kind,
-    without_folders,
-)
+from fairseq_diverse.experiments.kinds.kind import DEFAULT_TASK, Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Line, Measure, grouped
 from fairseq_diverse.experiments.records import ORDERS, bleu_statistics, read_json
 from fairseq_diverse.experiments.rows import TREES, Row

@@ -11,26 +11,8 @@ from typing import NamedTuple
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of, kind_of_task
 from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.experiments.runs.plan import refuse_own
-from fairseq_diverse.experiments.tables.file import (
-    ROW_KEYS,
-    TABLE_KEYS,
-    Flags,
-    RowKeys,
-    SizeFile,
-    TableFile,
-    Text,
-    points,
-    read_file,
-)
-from fairseq_diverse.experiments.tables.values import (
-    Settings,
-    averaged,
-    command_line_values,
-    in_updates,
-    length_penalties,
-    parse_settings,
-    published_figures,
-)
+from fairseq_diverse.experiments.tables import file, values
+from fairseq_diverse.experiments.tables.file import ROW_KEYS, Flags, RowKeys, SizeFile, TableFile, Text
 from fairseq_diverse.host.programs import import_user_dir
 from fairseq_diverse.metrics.catalogue import chosen
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
@@ -61,7 +43,7 @@ class _Given(NamedTuple):
     table: TableFile
     data: str
     size: str
-    settings: Settings
+    settings: values.Settings
     user_dir: str
 
 
@@ -87,15 +69,15 @@ def load_table(
         ValueError: names the file and the key that is wrong, and what is known.
     """
     path = config_path("tables", name)
-    content, table = read_file(path, TableFile, TABLE_KEYS)
-    replaced = parse_settings(settings or [])
+    content, table = file.read_file(path, TableFile, file.TABLE_KEYS)
+    replaced = values.parse_settings(settings or [])
     if user_dir is None and table.user_dir:
         user_dir = str(path.parent / str(table.user_dir))
         import_user_dir(user_dir, f"{path}: user-dir")  # it may have the kind of its rows
     folder = os.path.abspath(user_dir) if user_dir else ""
     given = _Given(path, content, table, data or "", size or "", replaced, folder)
     fixed = {*replaced.train, *replaced.keys, *(key for key in ("data", "size") if getattr(given, key))}
-    rows = {point: _resolved(point, *of, given) for point, of in points(content, table, path, fixed).items()}
+    rows = {point: _resolved(point, *of, given) for point, of in file.points(content, table, path, fixed).items()}
     if not rows:
         raise ValueError(f"{path}: no rows")
     known = {row.data for row in rows.values()}
@@ -108,7 +90,7 @@ def load_table(
     title, note, x = (" ".join(_text(value).split()) for value in (table.title, table.note, table.x))
     axes = tuple(flag.strip() for flag in x.split(",")) if x else ()
     systems = (table.cited or {}).items()
-    cited = {" ".join(name.split()): published_figures(of, f"{path}: cited: {name}", ()) for name, of in systems}
+    cited = {" ".join(name.split()): values.published_figures(of, f"{path}: cited: {name}", ()) for name, of in systems}
     return Table(path.stem, title or path.stem, note, axes, _different(rows) if data else rows, changed, cited)
 
 
@@ -133,20 +115,20 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
     train = (size.train or {}) | (table.flags or {}) | of_data | own | settings.train
     gpus = size.gpus if given.size else table.gpus or size.gpus
     kind = kind_of_task(train.get("task"))
-    train = in_updates(train, kind.examples(data), gpus, where)
+    train = values.in_updates(train, kind.examples(data), gpus, where)
     generate = {**(size.generate or {}), **(table.generate or {}), **(row.get("generate") or {}), **settings.generate}
-    lenpen, tests = length_penalties(generate, where), tuple(keys.tests or ())
+    lenpen, tests = values.length_penalties(generate, where), tuple(keys.tests or ())
     average = keys.average if "average" in written else size.average
     parsers = named_makers(f"{path}: parser:", names) if (names := _text(keys.parser).replace(" ", "")) else {}
     resolved = Row(
         name=name,
         data=data,
         size=size_path.stem,
-        train=command_line_values(train, where),
-        generate=command_line_values(generate, f"{where}: generate"),
-        average=averaged(average, settings.average, str(path)),
+        train=values.command_line_values(train, where),
+        generate=values.command_line_values(generate, f"{where}: generate"),
+        average=values.averaged(average, settings.average, str(path)),
         baseline=str(row["baseline"]),
-        published=published_figures(row.get("published") or {}, where, tests),
+        published=values.published_figures(row.get("published") or {}, where, tests),
         published_on=own_data,
         family=family,
         metrics=_metrics(keys.metrics, path),
@@ -203,15 +185,15 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
     kind = kind_of(row)
     if (by := row.average.get("by", "loss")) not in kind.losses:
         raise ValueError(f"{where}: average: by: {by}: rows of kind {kind.name} have {', '.join(kind.losses)} only")
-    values = {"metrics": row.metrics, "tests": row.tests, "heads": row.heads, "split": row.split != "test"}
-    values["pretrained"] = "pretrained" in given
+    limited = {"metrics": row.metrics, "tests": row.tests, "heads": row.heads, "split": row.split != "test"}
+    limited["pretrained"] = "pretrained" in given
     if row.split not in ("test", "valid"):
         raise ValueError(f"{where}: split: {shown(row.split)}: test or valid expected")
     if len(set(row.tests)) < len(row.tests):
         raise ValueError(f"{where}: tests: {', '.join(row.tests)}: one of them twice")
     if row.tests and row.split == "valid":
         raise ValueError(f"{where}: tests: {', '.join(row.tests)}: not with split: valid, which reads no test set")
-    for key in (key for key, value in values.items() if value and key not in kind.keys):
+    for key in (key for key, value in limited.items() if value and key not in kind.keys):
         raise ValueError(f"{where}: {key}: not for rows of kind {kind.name} (task {train.get('task')})")
     if row.pretrained and "finetune-from-model" in row.train:
         raise ValueError(f"{where}: pretrained and finetune-from-model: one of them only")
@@ -236,7 +218,7 @@ def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[R
 
 @functools.cache
 def _read_size(path: Path, modified: int) -> SizeFile:
-    return read_file(path, SizeFile, SizeFile.__struct_encode_fields__)[1]
+    return file.read_file(path, SizeFile, SizeFile.__struct_encode_fields__)[1]
 
 
 def _text(value: Text) -> str:
