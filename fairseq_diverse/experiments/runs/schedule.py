@@ -48,10 +48,10 @@ def run_all(
     try:
         while waiting or working:
             for slot in range(jobs):
-                if slot not in working and waiting:
-                    if not (ready := _ready(waiting, [run for run, _ in working.values()])):
-                        continue
-                    run = waiting.pop(waiting.index(ready))
+                to_do = {run.directory for run in (*waiting, *(run for run, _ in working.values()))}
+                ready = [run for run in waiting if not (run.first and run.first.directory in to_do)]  # pre-trained
+                if slot not in working and ready:
+                    run = waiting.pop(waiting.index(ready[0]))
                     own = gpu_variables(gpus, slot, run.row.gpus)
                     working[slot] = run, start(run, environment | own, display.say)
                 if slot not in working:
@@ -88,12 +88,6 @@ def _failure(run: Run, error: Exception) -> str:
     with contextlib.suppress(OSError):  # a full disk
         (run.directory / "error.log").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     return f"FAILED: {error!r}; see {run.directory / 'error.log'}"
-
-
-def _ready(waiting: Sequence[Run], working: Sequence[Run]) -> Run | None:
-    """The first run that waits for no pre-training that is to be done here; None where all wait for those at work."""
-    to_do = {run.directory for run in (*waiting, *working)}
-    return next((run for run in waiting if not (run.first and run.first.directory in to_do)), None)
 
 
 def start(run: Run, environment: dict[str, str], say: Callable[[str], None]) -> Iterator[Progress]:
