@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from fairseq_diverse import __version__
@@ -22,6 +23,7 @@ from fairseq_diverse.cli.arguments import Parser
 from fairseq_diverse.host.starting import import_less
 from fairseq_diverse.support.errors import FORGOTTEN, printable
 from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.pictures import for_paper
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
 EXAMPLE = "fairseq-diverse run toy --help    # the flags of a command, and an example"
@@ -195,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
             used.error(said + FORGOTTEN * placed)
         args.user_dir, args.words = folder, argv
         _check_paths(args)
-        with stopped_by_signals():
+        with stopped_by_signals(), for_paper(args) if hasattr(args, "no_title") else nullcontext():
             code = args.main(args) or 0
             print(end="", flush=True)
             return code

@@ -16,7 +16,7 @@ from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
 from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import write_text
-from fairseq_diverse.support.pictures import add_picture_arguments, for_paper, save_figure
+from fairseq_diverse.support.pictures import add_picture_arguments, save_figure
 from fairseq_diverse.support.tables import in_columns, one_line
 
 PATHS = ("checkpoints", "data")
@@ -38,11 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    with for_paper(args):
-        _measure(args)
-
-
-def _measure(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse.analysis.predictions import classified

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_diverse import register
 from fairseq_diverse.support.files import write_text
 from fairseq_diverse.support.paths import source_prefix
-from fairseq_diverse.support.pictures import add_picture_arguments, for_paper, save_figure
+from fairseq_diverse.support.pictures import add_picture_arguments, save_figure
 from fairseq_diverse.support.tables import in_columns
 
 if TYPE_CHECKING:
@@ -52,11 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    with for_paper(args):
-        _measure(args)
-
-
-def _measure(args: argparse.Namespace) -> None:
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
     from fairseq_diverse.analysis.heads import draw_figures, inspect_heads

@@ -20,7 +20,7 @@ from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curv
 from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict
 from fairseq_diverse.reports.sentences import find_records, known_property
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import add_picture_arguments, for_paper, save_figure
+from fairseq_diverse.support.pictures import add_picture_arguments, save_figure
 from fairseq_diverse.support.tables import one_line
 
 if TYPE_CHECKING:
@@ -49,10 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    with for_paper(args):
-        if figure := args.draw(args):
-            save_figure(figure, args.out)
-            print(args.out)
+    if figure := args.draw(args):
+        save_figure(figure, args.out)
+        print(args.out)
 
 
 def add_head_map(parser: argparse.ArgumentParser) -> None:

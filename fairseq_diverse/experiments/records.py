@@ -50,10 +50,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         f.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def bleu_statistics(counts: list[list[int]]) -> np.ndarray:
     """sacreBLEU's statistics (sentences, 10) from ``bleu_counts``: a hypothesis of m tokens has m - n + 1 n-grams."""
     kept = np.array(counts)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_diverse.experiments.kinds.kind import Summary
-from fairseq_diverse.experiments.records import is_count, read_json, write_copy
+from fairseq_diverse.experiments.records import read_json, write_copy
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet
 from fairseq_diverse.experiments.runs.find import find_data
@@ -204,16 +204,16 @@ def _read(path: Path) -> Record:
     record = read_json(path, hint) or {}
     wrong = ValueError(f"{path}: not what `fairseq-diverse report TABLE --save` writes; {hint}")
     try:
-        whole = isinstance(record["data_hash"], str) and is_count(record["longest"])
+        whole, counts = isinstance(record["data_hash"], str), [record["longest"]]
         for of_test in record["tests"].values():
             count = len(of_test["length"])
             whole &= isinstance(of_test.get("data_hash", ""), str) and len(of_test["rarest"]) == count
-            whole &= all(map(is_count, (*of_test["length"], *of_test["rarest"])))
+            counts += [*of_test["length"], *of_test["rarest"]]
             for kind in TREES.keys() & of_test.keys():
                 digits = set("".join(map(str, range(len(TREES[kind])))))
                 whole &= len(of_test[kind]) == count and set(of_test[kind]) <= digits
     except (KeyError, TypeError, AttributeError):
         raise wrong from None
-    if not whole:
+    if not whole or not all(type(count) is int and count >= 0 for count in counts):
         raise wrong
     return record

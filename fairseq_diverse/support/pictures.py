@@ -67,7 +67,7 @@ def add_picture_arguments(parser: argparse.ArgumentParser, out: str, required: b
 
 @contextmanager
 def for_paper(args: argparse.Namespace) -> Iterator[None]:
-    """Draw pictures as the arguments of `add_picture_arguments` say.
+    """Draw pictures as the arguments of `add_picture_arguments` say, if the command has them.
 
     Raises:
         UserError: the name of --out does not have an ending from ``FORMATS``; --width or --no-title without it.
