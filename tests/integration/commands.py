@@ -15,8 +15,9 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, NoReturn
 
 import pytest
@@ -25,9 +26,11 @@ import torch._dynamo  # a second of each training, unless this process has it wh
 
 import fairseq_diverse
 import fairseq_diverse.cli
+import fairseq_diverse.cli.run as cli_run
 from fairseq_diverse.experiments.runs import execution
 from fairseq_diverse.host import starting
 from fairseq_diverse.preparation import binarizing
+from fairseq_diverse.syntax import parse
 
 USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"
 
@@ -232,6 +235,8 @@ def _work(
             logging.root.handlers.clear()  # main makes its own
             with preprocess_in_a_fork(), pytest.MonkeyPatch.context() as patch:
                 patch.setattr(execution, "Popen", ForkedStep)
+                patch.setattr(cli_run, "subprocess", SimpleNamespace(run=_in_a_fork))
+                patch.setattr(parse, "parallel_map", lambda function, items, *_, **__: nullcontext(map(function, items)))
                 code = module.main()
         else:
             (module.main if module.__name__.startswith("examples.") else module.cli_main)()
@@ -251,6 +256,13 @@ def _work(
             sys.stderr.flush()
         finally:
             os._exit(code)
+
+
+def _in_a_fork(command: list[str]) -> SimpleNamespace:
+    process = os.fork()
+    if not process:
+        _work(command, sys.stdout, sys.stderr, None, None)
+    return SimpleNamespace(returncode=os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 
 
 CLIENT = """
@@ -282,7 +294,7 @@ def programs_as_forks(folder: Path) -> Iterator[dict[str, str]]:
     try:
         yield {"FORKS": f"{folder}/socket"} | {
             f"BASH_FUNC_{name}%%": f'() {{ {call} {module} "$@"; }}' for name, module in PROGRAMS.items()
-        }
+        } | {"BASH_FUNC_exec%%": '() { "$@"; builtin exit; }'}  # which would pass by these functions
     finally:
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
