@@ -37,9 +37,10 @@ OTHERS = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES if not c
 
 
 @pytest.mark.parametrize(("name", "flags"), [*(case for case in CASES if case[0].endswith("encoder")), ALL_ON, *OTHERS])
-def test_every_attention_is_one_graph(name, flags):
-    """In evaluation too; of a mechanism on several components, at the first of them."""
-    properties.one_graph(flags, evaluation=name.endswith("encoder") or name == ALL_ON[0])
+@pytest.mark.parametrize("evaluation", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_attention_is_one_graph(name, flags, evaluation):
+    """Of a mechanism on several components, at the first of them; of all mechanisms, in evaluation too."""
+    properties.one_graph(flags, evaluation=evaluation or name == ALL_ON[0])
 
 
 def test_whether_kernels_work_is_asked_once_and_not_traced(monkeypatch):
@@ -68,14 +69,18 @@ CARRYING = {"checkpoint_activations": True, "encoder_layerdrop": 0.4}
 CARRYING |= {"residual_logits_on": "encoder,decoder", "value_residual_on": "encoder,decoder,cross"}
 
 
-@pytest.mark.parametrize("more", [{}, CARRYING], ids=["", "carrying"])
-def test_compiled_layers_give_the_numbers_of_others(traced, more):
+@pytest.mark.parametrize(
+    ("some", "modes"),
+    [(SOME, 2), (CARRYING, 1), pytest.param({**SOME, **CARRYING}, 2, marks=pytest.mark.slow)],
+    ids=["", "carrying", "both"],
+)
+def test_compiled_layers_give_the_numbers_of_others(traced, some, modes):
     """Carry and agreement pass between layers; with activation checkpointing and LayerDrop too; a copy compiles."""
-    flags = {**SOME, **SIZES, **more, "dropout": 0.1}
+    flags = {**some, **SIZES, "dropout": 0.1}
     plain, model = (properties.trained_model({**flags, "compile_layers": on}) for on in (False, True))
     assert list(plain.state_dict()) == list(model.state_dict())
     request = AttentionRequest(("position", "output"), properties.EVERYWHERE)
-    for training, compiling in ((True, model), (False, copy.deepcopy(model))):
+    for training, compiling in ((True, model), (False, copy.deepcopy(model)))[:modes]:
         plain.train(training)
         compiling.train(training)
         for lengths in ((7, 4, 5), (9, 3, 6)):
@@ -140,8 +145,8 @@ def numbers(layer, length, device):
 )
 def test_compiled_code_gives_the_numbers_of_torch(monkeypatch, backend, device):
     """With routing's kernel and a convolution inside."""
-    mechanisms = {"talking": "both", "talking_on": "encoder", "evolving_on": "encoder", "evolving_conv": "0.4"}
-    flags = {**mechanisms, "routing": "em", "routing_on": "encoder", "compile_layers": True}
+    flags = {"evolving_on": "encoder", "evolving_conv": "0.4", "routing": "em", "routing_on": "encoder"}
+    flags |= {"compile_layers": True}
     layer = properties.trained_model(flags).encoder.layers[0].to(device)
     plain = copy.deepcopy(layer)
     plain.compiles = False

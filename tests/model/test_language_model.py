@@ -102,11 +102,12 @@ def test_same_losses_over_30_updates_with_dropout():
     assert losses[0] == losses[1] and losses[0][-1] < losses[0][0]
 
 
-# what a language model has of its own: its loop over tokens, its heads and the initial values of BERT
+# what a language model has of its own: its loop over tokens, its heads and the initial values of BERT; one graph of
+# torch.compile is of an encoder's attention, which is the same
 PROPERTIES = [
     title
     for title in properties.PROPERTIES
-    if properties.applies(title, "roberta") and not re.match("gradients = |bfloat16|float16", title)
+    if properties.applies(title, "roberta") and not re.match("gradients = |bfloat16|float16|one graph", title)
 ]
 
 
