@@ -33,7 +33,7 @@ FIRST = [{row.family: row for row in reversed(table.rows.values())} for table in
 ROWS = {f"{table.name}:{row.name}": row for table, rows in zip(TABLES, FIRST, strict=True) for row in rows.values()}
 RUNS = {row.key("any data"): name for name, row in reversed(ROWS.items())}  # each run's first row
 
-DECIDING = ("arch", "task", "criterion", "optimizer", "lr-scheduler")  # which other flags there are
+DECIDING = ("task", "criterion", "optimizer", "lr-scheduler")  # which other flags there are
 
 
 def covering(parts: dict[str, set]) -> list[str]:
@@ -46,12 +46,12 @@ def covering(parts: dict[str, set]) -> list[str]:
 
 
 def rows_with_every_flag() -> list[str]:
-    """Rows in which every flag occurs with every choice of what decides about flags."""
+    """Rows in which every flag occurs in every kind of row, and every choice of what decides about flags."""
     flags = {}
     for name in sorted(name for name in RUNS.values() if kind_of(ROWS[name]).fairseq):
-        row = ROWS[name]
-        choice = tuple(row.train.get(flag) for flag in DECIDING)
-        flags[name] = {(choice, flag) for flag in row.train} | {(kind_of(row).name, flag) for flag in row.generate}
+        row, kind = ROWS[name], kind_of(ROWS[name]).name
+        flags[name] = {(kind, flag) for flag in (*row.train, *row.generate)}
+        flags[name] |= {(flag, row.train.get(flag)) for flag in DECIDING}
     return covering(flags)
 
 

@@ -236,7 +236,7 @@ def _work(
             with preprocess_in_a_fork(), pytest.MonkeyPatch.context() as patch:
                 patch.setattr(execution, "Popen", ForkedStep)
                 patch.setattr(cli_run, "subprocess", SimpleNamespace(run=_in_a_fork))
-                patch.setattr(parse, "parallel_map", lambda function, items, *_, **__: nullcontext(map(function, items)))
+                patch.setattr(parse, "parallel_map", in_this_process)
                 code = module.main()
         else:
             (module.main if module.__name__.startswith("examples.") else module.cli_main)()
@@ -256,6 +256,11 @@ def _work(
             sys.stderr.flush()
         finally:
             os._exit(code)
+
+
+def in_this_process(function: Callable[[Any], Any], items: Any, *_: int, **__: int) -> nullcontext[Any]:
+    """In place of ``parallel_map``."""
+    return nullcontext(map(function, items))
 
 
 def _in_a_fork(command: list[str]) -> SimpleNamespace:

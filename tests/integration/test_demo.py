@@ -16,7 +16,7 @@ from tests.integration.test_run import SIZE, UPDATES
 def asked(tmp_path) -> list[str]:
     """A short demo in the folder ``demo``."""
     size = tmp_path / "mini.yaml"
-    size.write_text(SIZE.replace(f"max-update: {UPDATES}", "max-update: 12"))
+    size.write_text(SIZE.replace(f"max-update: {UPDATES}", "max-update: 12").replace("[-20, 20]", "1"))
     return ["demo", "--sentences", "300", "--size", str(size), "--updates", "12", "--rows", "baseline,lpea"]
 
 

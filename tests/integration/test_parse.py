@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_diverse.cli import main
+from fairseq_diverse.syntax import parse
 from fairseq_diverse.syntax.trees import local_phrases, read_brackets, read_conllu
+from tests.integration.commands import cli, in_this_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PARSERS = Path(os.environ.get("FAIRSEQ_DIVERSE_PARSERS", ROOT.parent / "shared/parsers"))
@@ -23,19 +26,15 @@ needs_models = pytest.mark.skipif(
 GOOD = ["a dog ( big ) runs .", "Hello . How are you ?", "the man said &quot; it &apos;s well @-@ known &quot; ."]
 
 
-def call(*arguments, fails=False):
-    done = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True)
-    assert bool(done.returncode) == fails, done.stdout + done.stderr
-    return done.stderr.strip() if fails else done.stdout
-
-
 @needs_models
 @pytest.mark.parametrize("kind", MODELS)
-def test_unparsable_lines_do_not_shift_trees(kind, tmp_path):
+def test_unparsable_lines_do_not_shift_trees(kind, tmp_path, monkeypatch, capsys):
     lines = [GOOD[0], "", GOOD[1], " ".join(["word"] * 1000), GOOD[2]]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
     common = ("--kind", kind, "--model", MODELS[kind], "--input", tmp_path / "text", "--workers", 1)
-    said = call(*common, "--out", tmp_path / "out")
+    done = subprocess.run([*COMMAND, *map(str, common), "--out", tmp_path / "out"], capture_output=True, text=True)
+    said = done.stdout
+    assert done.returncode == 0, said + done.stderr
     assert "1 x empty line: line 2" in said
     words = ["a dog ( big ) runs .", None, "Hello . How are you ?", lines[3], 'the man said " it \'s well - known " .']
     if kind == "dependency":
@@ -55,19 +54,22 @@ def test_unparsable_lines_do_not_shift_trees(kind, tmp_path):
     unparsed = (tmp_path / "out.unparsed").read_text().splitlines()
     assert [line.split("\t")[0] for line in unparsed] == (["2"] if kind == "dependency" else ["2", "4"])
     # shards joined are the whole
+    monkeypatch.setattr(parse, "parallel_map", in_this_process)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as the parsers set it
     for shard in (1, 2):
-        call(*common, "--out", tmp_path / "piece", "--shard", f"{shard}/2")
+        assert main(["parse", *map(str, common), "--out", f"{tmp_path}/piece", "--shard", f"{shard}/2"]) == 0
     joined = "".join((tmp_path / f"piece.{shard}-of-2").read_text() for shard in (1, 2))
     assert joined == (tmp_path / "out").read_text()
-    assert "there already" in call(*common, "--out", tmp_path / "out")
+    assert main(["parse", *map(str, common), "--out", f"{tmp_path}/out"]) == 0
+    assert "there already" in capsys.readouterr().out
 
 
 @needs_models
 def test_killed_and_started_again_it_resumes(tmp_path):
     text, whole, again = (tmp_path / name for name in ("text", "whole", "again"))
-    text.write_text("\n".join(GOOD[i % 3].replace("dog", f"dog{i}") for i in range(4000)) + "\n")
+    text.write_text("\n".join(GOOD[i % 3].replace("dog", f"dog{i}") for i in range(2000)) + "\n")
     common = ("--kind", "dependency", "--model", MODELS["dependency"], "--input", text, "--workers", 1)
-    call(*common, "--out", whole)
+    assert cli("parse", *common, "--out", whole).returncode == 0
     process = subprocess.Popen([*COMMAND, *map(str, common), "--out", again], start_new_session=True)
     parts = tmp_path / "again.parts"
     limit = time.monotonic() + 120
@@ -81,7 +83,5 @@ def test_killed_and_started_again_it_resumes(tmp_path):
     assert children and not any(Path(f"/proc/{child}").exists() for child in children)
     kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("0*.json")}
     assert kept and not again.exists()
-    other = call(*common[:-4], "--input", text, "--workers", 1, "--shard", "1/1", "--out", tmp_path / "x", fails=False)
-    assert "without a tree" in other
-    call(*common, "--out", again)
+    assert cli("parse", *common, "--out", again).returncode == 0
     assert again.read_text() == whole.read_text() and not parts.exists()

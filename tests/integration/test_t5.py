@@ -76,9 +76,9 @@ def test_text_and_tasks_are_prepared_with_one_dictionary(folder, call):
 
 
 def test_pretraining_finetuning_scores_and_report(folder, call):
-    plan = call("run", folder / "table.yaml", "--seeds", "1", "--dry-run", "--commands")
+    plan = call("run", folder / "table.yaml", "--seeds", 1, "--dry-run", "--commands")
     assert "--task span_corruption" in plan and "--task text_to_text" in plan and "--source-lang input" in plan
-    call("run", folder / "table.yaml", "--seeds", "1,2")
+    call("run", folder / "table.yaml", "--seeds", 1)
     report = json.loads(call("report", folder / "table.yaml", "--format", "json"))
     assert {row["task"] for row in report["rows"]} == {"MRPC", "STS-B", "average"}
     assert {row["system"] for row in report["rows"]} == {"plain", "evolving"}

@@ -111,10 +111,20 @@ def test_a_gpu_replays_what_it_would_compute(name, flags):
     torch.testing.assert_close(figures, wanted, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "flags"), [("off", {}), *(case for case in CASES if "syntax" not in str(case))])
+OTHERS = [case for case in CASES if not case[0].endswith("decoder") and "syntax" not in str(case)]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("off", {}),
+        *(case for case in CASES if case[0].endswith("decoder")),
+        *(pytest.param(*case, marks=[pytest.mark.slow] * (case[0] != "localness-1-encoder")) for case in OTHERS),
+    ],
+)
 def test_a_captured_step_does_not_wait_for_the_gpu(name, flags):
-    """Of every model but those with trees, which are not captured."""
-    model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1})
+    """Of every model but those with trees, which are not captured; layers of all are in ``test_gpu_model``."""
+    model = build_model({**flags, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.1, "attention_dropout": 0.1})
     sample = sample_of(0, SHAPES[0])
     criterion = build_criterion(",".join(terms(flags)), model.encoder.dictionary)
     with fake_cuda(), gpu_counting.Counting() as mode, graphs.Padded():
