@@ -1,5 +1,7 @@
 """Run fairseq's commands like a user, on data made here."""
 
+import copy
+import functools
 import gc
 import importlib
 import json
@@ -23,6 +25,10 @@ from typing import IO, Any, NoReturn
 import pytest
 import torch
 import torch._dynamo  # a second of each training, unless this process has it when it forks
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from hydra._internal import config_repository
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import fairseq_diverse
 import fairseq_diverse.cli
@@ -143,6 +149,18 @@ def _run_to_end(
     return Fork(command, cwd=cwd, stderr=stderr).wait()
 
 
+@functools.cache
+def _parse_settings_once() -> None:
+    """Half of a fork's start is parsing the same 200 settings for Hydra: parse them here."""
+    parse = functools.cache(functools.partial(OverridesParser.parse_rule, OverridesParser.create()))
+    OverridesParser.parse_rule = lambda self, *given: copy.copy(parse(*given))
+    for parser, flags in (
+        (options.get_training_parser(), TINY.replace("diverse_", "")),
+        (options.get_generation_parser(), "--path x --cpu"),
+    ):
+        convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", *flags.split()]))
+
+
 def _module_first(command: list[str]) -> list[str]:
     """Without the module through which a new process would import less."""
     return [*command[:2], *command[3:]] if command[2] == starting.__name__ else command
@@ -166,6 +184,7 @@ class Fork:
         module = importlib.import_module(command[2])
         if module is not fairseq_diverse.cli:
             fairseq_diverse.register()
+        _parse_settings_once()
         self._out, err = (tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2))  # noqa: SIM115
         self._err = self._out if stderr == subprocess.STDOUT else err
         if torch.cuda.is_available():
@@ -219,6 +238,7 @@ def _work(
     gc.freeze()  # what is the parent's is not searched, and so stays shared
     code, module = 1, importlib.import_module(command[2])
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they are the parent's
+    config_repository.copy = SimpleNamespace(deepcopy=lambda repository: repository)  # type: ignore  # used once here
     try:
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
@@ -289,6 +309,7 @@ def programs_as_forks(folder: Path) -> Iterator[dict[str, str]]:
         yield {}
         return
     fairseq_diverse.register()
+    _parse_settings_once()
     (folder / "client.py").write_text(CLIENT)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{folder}/socket")

@@ -65,7 +65,8 @@ def wait_for(what, process_log: Path) -> None:
 
 def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp_path):  # noqa: F811
     runs = tmp_path / "runs"
-    asked = ["run", folder / "table.yaml", "--rows", "baseline", "--seeds", "1,2", "--jobs", 2, "--slurm"]
+    asked = ["run", folder / "table.yaml", "--rows", "baseline", "--seeds", "1,2", "--jobs", 2]
+    asked += ["--set", "generate.lenpen=1", "--set", "average.last=0", "--slurm"]
     queued = call(runs, *asked, "partition=gpu", "cpus-per-task=3")
     assert queued.returncode == 0, queued.stderr
     assert re.findall(r"^baseline seed (\d): job (42_\d), ", queued.stdout, re.MULTILINE) == [
