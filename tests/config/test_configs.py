@@ -21,18 +21,15 @@ from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import AVX2
 from fairseq_diverse.experiments.runs.plan import steps_of
-from fairseq_diverse.experiments.tables.load import load_table
+from fairseq_diverse.experiments.tables.load import Table, load_table
 from fairseq_diverse.preparation import eraser
 from fairseq_diverse.preparation.glue import split_name
 from fairseq_diverse.support.paths import config_names
+from tests.integration.commands import parse_settings_once
 
 register()
 
-TABLES = [load_table(name) for name in config_names("tables")]
-FIRST = [{row.family: row for row in reversed(table.rows.values())} for table in TABLES]  # of every grid
-ROWS = {f"{table.name}:{row.name}": row for table, rows in zip(TABLES, FIRST, strict=True) for row in rows.values()}
-RUNS = {row.key("any data"): name for name, row in reversed(ROWS.items())}  # each run's first row
-
+TABLES = config_names("tables")
 DECIDING = ("task", "criterion", "optimizer", "lr-scheduler")  # which other flags there are
 
 
@@ -45,12 +42,22 @@ def covering(parts: dict[str, set]) -> list[str]:
     return chosen
 
 
-def rows_with_every_flag() -> list[str]:
+@pytest.fixture(scope="module")
+def tables() -> dict[str, Table]:
+    return {name: load_table(name) for name in TABLES}
+
+
+@pytest.fixture(scope="module")
+def rows(tables) -> dict[str, Row]:
+    """Of every grid the first."""
+    return {f"{name}:{row.family}": row for name in TABLES for row in reversed(tables[name].rows.values())}
+
+
+def rows_with_every_flag(rows: dict[str, Row]) -> list[str]:
     """Rows in which every flag occurs in every kind of row, and every choice of what decides about flags."""
     flags = {}
-    for name in sorted(name for name in RUNS.values() if kind_of(ROWS[name]).fairseq):
-        row, kind = ROWS[name], kind_of(ROWS[name]).name
-        flags[name] = {(kind, flag) for flag in (*row.train, *row.generate)}
+    for name, row in sorted((name, row) for name, row in rows.items() if kind_of(row).fairseq):
+        flags[name] = {(kind_of(row).name, flag) for flag in (*row.train, *row.generate)}
         flags[name] |= {(flag, row.train.get(flag)) for flag in DECIDING}
     return covering(flags)
 
@@ -63,8 +70,9 @@ def data(tmp_path_factory):
     return DataSet("data", folder, "en", "de", hash="0")
 
 
-@functools.cache  # half a second; rows that translate alike share it
+@functools.cache  # rows that translate alike share it
 def configuration(arguments: tuple[str, ...], training: bool):
+    parse_settings_once()
     parser = options.get_training_parser() if training else options.get_generation_parser()
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=list(arguments)))
 
@@ -93,29 +101,31 @@ def list_of(value) -> list | None:
     return [typed(x) for x in value] if hasattr(value, "__iter__") and not isinstance(value, str) else None
 
 
-@pytest.mark.parametrize("name", rows_with_every_flag())
-def test_each_flag_of_a_row_reaches_its_field(name, data):
-    row = ROWS[name]
-    commands = steps_of(Run(row, 1, data, cpu=True, directory=data.path / "run"), {})
-    config = configuration(tuple(commands["train"][3:]), training=True)
-    assert not [flag for flag, value in row.train.items() if not reached(config, flag, value)]
-    assert config.common.seed == 1 and config.checkpoint.save_interval_updates > 0
-    for step in () if kind_of(row).name != "translation" else ("generate", "reference"):
-        config = configuration(tuple(commands[step][3:]), training=False)
-        assert config.generation.score_reference == (step == "reference")
-        assert config.dataset.required_batch_size_multiple == 1
-        if step == "generate":
-            assert not [flag for flag, value in row.generate.items() if not reached(config, flag, value)]
+def test_each_flag_of_a_row_reaches_its_field(rows, data):
+    lost = []
+    for name in rows_with_every_flag(rows):
+        row = rows[name]
+        commands = steps_of(Run(row, 1, data, cpu=True, directory=data.path / "run"), {})
+        config = configuration(tuple(commands["train"][3:]), training=True)
+        lost += [(name, flag) for flag, value in row.train.items() if not reached(config, flag, value)]
+        assert config.common.seed == 1 and config.checkpoint.save_interval_updates > 0
+        for step in () if kind_of(row).name != "translation" else ("generate", "reference"):
+            config = configuration(tuple(commands[step][3:]), training=False)
+            assert config.generation.score_reference == (step == "reference")
+            assert config.dataset.required_batch_size_multiple == 1
+            if step == "generate":
+                lost += [(name, flag) for flag, value in row.generate.items() if not reached(config, flag, value)]
+    assert not lost
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", TABLES)
+def test_a_dry_run_prints_the_commands_of_every_row(name, tables, capsys, tmp_path, monkeypatch):
     """And so fairseq's parser and the models take them, with every placement in its size. Of a grid with thousands of
     rows, some that have every value."""
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    every = {name: {*row.train.items(), *row.generate.items()} for name, row in table.rows.items()}
+    every = {row.name: {*row.train.items(), *row.generate.items()} for row in tables[name].rows.values()}
     rows = covering(every) if len(every) > 100 else every
-    assert main(["run", table.name, "--dry-run", "--commands", "--rows", ",".join(rows)]) == 0
+    assert main(["run", name, "--dry-run", "--commands", "--rows", ",".join(rows)]) == 0
     shown = capsys.readouterr().out
     trained = shown.count("fairseq_cli.train ") + shown.count("examples.images.run ")
     assert trained == shown.count("\n# ") and not list(tmp_path.iterdir())
@@ -217,19 +227,16 @@ def test_the_same_arithmetic(capsys, tmp_path, monkeypatch):
     assert machine["variables"]["MKL_CBWR"] == "AVX2" and machine["cpu"] == provenance.processor()
 
 
-def test_the_data_sets_of_all_rows_are_known():
+def test_the_data_sets_of_all_rows_are_known(rows):
     known = {*config_names("data"), *PLAIN_DATA, *images.KNOWN}
-    for name in {row.data for row in ROWS.values()} - known:
+    for name in {row.data for row in rows.values()} - known:
         _, encoding = split_name(name) or eraser.split_name(name)
         assert encoding in ("", "bert", "t5", *known), name
 
 
 def test_every_size_trains_the_same_rows():
-    for size in set(config_names("size")) - {
-        "wang2021_rationales",
-        "gnmt",
-        "convs2s",
-    }:  # no translation, or no attention
+    others = {"wang2021_rationales", "gnmt", "convs2s"}  # no translation, or no attention
+    for size in {*config_names("size")} - others:
         rows = load_table("multi30k", size=size).rows
         baseline, other = rows["baseline"].train, rows["disagreement"].train
         differing = {flag for flag, value in other.items() if baseline.get(flag) != value}

@@ -150,7 +150,7 @@ def _run_to_end(
 
 
 @functools.cache
-def _parse_settings_once() -> None:
+def parse_settings_once() -> None:
     """Half of a fork's start is parsing the same 200 settings for Hydra: parse them here."""
     parse = functools.cache(functools.partial(OverridesParser.parse_rule, OverridesParser.create()))
     OverridesParser.parse_rule = lambda self, *given: copy.copy(parse(*given))
@@ -184,7 +184,7 @@ class Fork:
         module = importlib.import_module(command[2])
         if module is not fairseq_diverse.cli:
             fairseq_diverse.register()
-        _parse_settings_once()
+        parse_settings_once()
         self._out, err = (tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2))  # noqa: SIM115
         self._err = self._out if stderr == subprocess.STDOUT else err
         if torch.cuda.is_available():
@@ -309,7 +309,7 @@ def programs_as_forks(folder: Path) -> Iterator[dict[str, str]]:
         yield {}
         return
     fairseq_diverse.register()
-    _parse_settings_once()
+    parse_settings_once()
     (folder / "client.py").write_text(CLIENT)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{folder}/socket")

@@ -105,7 +105,7 @@ def test_answers_that_are_no_label_count_as_wrong(tmp_path, monkeypatch):
 
 
 def test_rows_as_text_are_in_the_report_of_the_others():
-    table = load_table("wang2021-table3")
+    table = load_table("wang2021-table3", settings=["lr=0.0001", "batch-size=8"])
     rows = [next(row for row in table.rows.values() if row.family == name) for name in ("bert-base", "t5-base")]
     selection = Selection(table, rows, [], {}, Source())
     assert [kind.name for kind in selection.kinds] == ["glue"]
