@@ -318,9 +318,9 @@ def programs_as_forks(folder: Path) -> Iterator[dict[str, str]]:
             _serve(listening)
     call = f"{sys.executable} -I -S {folder}/client.py"
     try:
-        yield {"FORKS": f"{folder}/socket"} | {
-            f"BASH_FUNC_{name}%%": f'() {{ {call} {module} "$@"; }}' for name, module in PROGRAMS.items()
-        } | {"BASH_FUNC_exec%%": '() { "$@"; builtin exit; }'}  # which would pass by these functions
+        functions = {name: f'{call} {module} "$@"' for name, module in PROGRAMS.items()}
+        functions["exec"] = '"$@"; builtin exit'  # it would pass by the others
+        yield {"FORKS": f"{folder}/socket"} | {f"BASH_FUNC_{name}%%": f"() {{ {functions[name]}; }}" for name in functions}
     finally:
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
