@@ -226,11 +226,7 @@ def test_training_in_half_types(data, tmp_path, device, kind):
     [
         ("sentences", "--num-classes 1", "--num-classes: too few, or a label that is not in label/dict.txt"),
         ("sentences", "--num-classes -1", "--num-classes: give their number"),
-        (
-            "sentences",
-            "--num-classes 1 --regression-target",
-            "--regression-target they need scores in label/SPLIT.label",
-        ),
+        ("sentences", "--num-classes 1 --regression-target", "--regression-target they need scores in"),
         ("scores", "", "scores/label/dict.txt: missing; data with scores in place of classes need --num-"),
         ("sentences", "--arch transformer_tiny", "--arch: TransformerModel is no classifier of sentences; use "),
         ("sentences", "--max-positions 9", "is longer than the 9 positions of model and task: raise"),

@@ -159,15 +159,9 @@ def changed(key: str, value) -> OrderedDict:
     [
         (changed("decoder.new", torch.zeros(1)), "decoder.new is new, compared with "),
         (OrderedDict(list(parameters(2).items())[:-1]), "decoder.empty is missing, compared with "),
-        (
-            changed("encoder.version", torch.zeros(2)),
-            r"encoder.version is torch.float32 \(2,\), but torch.float32 \(1,\) in",
-        ),
+        (changed("encoder.version", torch.zeros(2)), r"encoder.version is torch.float32 \(2,\), but torch.float32"),
         (changed("decoder.count", torch.zeros(2)), r"decoder.count is torch.float32 \(2,\), but torch.int64 \(2,\) in"),
-        (
-            changed("decoder.output_projection.weight", torch.zeros(5, 3)),
-            "decoder.output_projection.weight is tied to decoder.output_projection.weight, but to encoder.embed_",
-        ),
+        (changed("decoder.output_projection.weight", torch.zeros(5, 3)), "decoder.output_projection.weight is tied to"),
         (changed("decoder.scalar", 1.0), 'not a fairseq checkpoint: "decoder.scalar" of its model is not a tensor'),
     ],
 )

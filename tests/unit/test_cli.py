@@ -112,10 +112,7 @@ def test_paths_and_architectures_are_checked_before_torch_or_fairseq_is_imported
     ("words", "message"),
     [
         ("export --to fairseq --out {0}/b {0}/b", "export: --out {0}/b: is the checkpoint; name another file"),
-        (
-            "translate --checkpoint {0}/b --data {0} --input {0}/b --out {0}/b",
-            "translate: --out {0}/b: is --input; name",
-        ),
+        ("translate --checkpoint {0}/b --data {0} --input {0}/b --out {0}/b", "translate: --out {0}/b: is --input;"),
         ("run toy --save {0}/b", "run: --save {0}/b: a file; name a folder"),
         ("run {0}/b", "run: {0}/b: not YAML by its name; call it b.yaml"),
         ("report toy --runs {0}/no", "report: --runs {0}/no: no such folder"),
@@ -152,10 +149,7 @@ def test_numbers_beyond_those_of_c_and_a_value_of_two_hyphens(capsys):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (
-            "raise ValueError('mutable default')",
-            "fairseq cannot be imported: mutable default; see fairseq-diverse doctor",
-        ),
+        ("raise ValueError('mutable default')", "fairseq cannot be imported: mutable default; see fairseq-diverse"),
         ("raise ModuleNotFoundError(name='fairseq')", "fairseq is not installed; install what the commands need: pip "),
         ("import no_such_package", "no_such_package is not installed; install what the commands need: pip install "),
     ],

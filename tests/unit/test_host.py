@@ -179,11 +179,7 @@ def parsed(program: str, *words: str) -> Namespace:
 @pytest.mark.parametrize(
     ("program", "words", "message"),
     [
-        (
-            "interactive_generation",
-            "--path x --lm-path y",
-            "--lm-path y: fairseq-interactive ignores it; leave it out, or",
-        ),
+        ("interactive_generation", "--path x --lm-path y", "--lm-path y: fairseq-interactive ignores it; leave it"),
         ("interactive_generation", "--path x --prefix-size 2", "--prefix-size 2: fairseq-interactive ignores it"),
         ("interactive_generation", "--path x --score-reference", "--score-reference: fairseq-interactive ignores it"),
         ("interactive_generation", "--path x --print-alignment soft", "--print-alignment soft: fairseq-interactive"),
@@ -192,11 +188,7 @@ def parsed(program: str, *words: str) -> Namespace:
         ("generation", "--path x --print-step", "--print-step: fairseq-generate ignores it; leave it out$"),
         ("generation", "--path x --num-shards 2 --shard-id 2", "--shard-id 2: from 0 to --num-shards 2 - 1"),
         ("eval_lm", "--path x --results-path y", "--results-path y: fairseq-eval-lm ignores it"),
-        (
-            "validation",
-            "--path x --task translation --max-valid-steps 3",
-            "--max-valid-steps 3: fairseq-validate ignores it",
-        ),
+        ("validation", "--path x --task translation --max-valid-steps 3", "--max-valid-steps 3: fairseq-validate"),
         ("training", "--arch transformer --optimizer adam --num-shards 2", "--num-shards 2: fairseq-train ignores it"),
         ("training", "--arch transformer --optimizer adam --char-inputs", "--char-inputs: fairseq-train ignores it"),
     ],

@@ -522,10 +522,7 @@ def test_learning_curves(tmp_path, capsys):
         (["b.log"], "b.log: write NAME=LOG"),
         ([f"b={tmp_path}/b.log", "--smooth", "0"], "--smooth 0: at least 1 is needed"),
         ([f"x={tmp_path}/none"], f"{tmp_path}/none: No such file"),
-        (
-            [f"x={tmp_path}/empty.log"],
-            "empty.log: no training statistics; fairseq-train writes them with --log-format json",
-        ),
+        ([f"x={tmp_path}/empty.log"], "empty.log: no training statistics; fairseq-train writes them with --log-format"),
     ):
         assert main(["plot", "curves", *arguments, "--out", out]) == 2
         assert message in capsys.readouterr().err

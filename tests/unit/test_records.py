@@ -292,11 +292,7 @@ def rows(table):
         ("hh", "hhx", "row second: seeds 1, 2 and seed 3 were run on different data"),
         ("hx", "h", "row first: seed 1 and seed 2 were run on different data"),
         ("hx", "", "row first: seed 1 and seed 2 were run on different data"),
-        (
-            "hh",
-            "x",
-            "rows second (seed 1) and first (seeds 1, 2) were run on different data; choose another --baseline",
-        ),
+        ("hh", "x", "rows second (seed 1) and first (seeds 1, 2) were run on different data; choose another"),
     ],
 )
 def test_seeds_of_other_data_are_named(first, second, words, rows):

@@ -992,19 +992,9 @@ class CountsItsSteps(Mechanism):
     [
         (CountsItsSteps, properties.called_twice, "decoder", "a decoding step stores steps on the module; keep it in"),
         (ReadsTheFuture, properties.causality, "decoder", "outputs before position 2: differs by"),
-        (
-            ForgetsThePadding,
-            properties.padding,
-            "encoder",
-            "a sentence alone, compared with a batch padded left and right: differs by",
-        ),
+        (ForgetsThePadding, properties.padding, "encoder", "a sentence alone, compared with a batch padded left and"),
         (KeepsStateOnItself, properties.step_by_step, "decoder", "compared with the full pass: differs by"),
-        (
-            KeepsStateOnItself,
-            properties.finished_sentences_leave,
-            "decoder",
-            "a step after a sentence has left, compared with the full pass: differs by",
-        ),
+        (KeepsStateOnItself, properties.finished_sentences_leave, "decoder", "a step after a sentence has left,"),
     ],
 )
 def test_a_broken_mechanism_is_found(cls, holds, component, message):
@@ -1020,11 +1010,7 @@ def test_a_broken_mechanism_is_found(cls, holds, component, message):
         ("heads", lambda heads, context: heads[:, :, :1], r"heads returns \(3, 4, 1, 6\), not \(3, 4, 7, 6\)"),
         ("weights", lambda weights, context: None, "weights returns NoneType, not a tensor"),
         ("visible", lambda context: context.q.new_ones(1), "visible returns torch.float32, not torch.bool"),
-        (
-            "bias",
-            lambda context: context.q.new_zeros(5, 7),
-            r"bias returns \(5, 7\), which is not broadcast to \(B, H, T, S\) \(3, 4, 7, 7\)",
-        ),
+        ("bias", lambda context: context.q.new_zeros(5, 7), r"bias returns \(5, 7\), which is not broadcast to \(B,"),
         ("qkv", lambda context: (context.q, context.k), r"qkv returns \[.*\], not q, k, v of \(B, H, T or S, width\)"),
         ("select", lambda logits, context: logits > 0, r"select returns \(3, 4, 7, 7\), not \(3, 4\)"),
     ],

@@ -600,21 +600,11 @@ def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table,
     last, best = ([f"{train} --save-interval-updates 5", command] for command in (average, best))
     for commands, more, settings, problem in (
         ([train, translate.format("test")], {}, [], ""),
-        (
-            [train],
-            {},
-            averaged,
-            "it evaluates the last checkpoint, not the average of the last 2 checkpoints, one every 5",
-        ),
+        ([train], {}, averaged, "it evaluates the last checkpoint, not the average of the last 2 checkpoints, one"),
         ([train], {}, averaged, "updates; --set average.last=0 shows it"),
         (last, {}, averaged, ""),
         (last, {}, [], "--set average.last=2 --set average.every=5 shows it"),
-        (
-            [f"{train} --save-interval-updates 6", average],
-            {},
-            averaged,
-            "one every 6 updates, not the average of the last",
-        ),
+        ([f"{train} --save-interval-updates 6", average], {}, averaged, "one every 6 updates, not the average of the"),
         (best, {}, [*averaged[1:], "average.best=2", "average.by=loss"], ""),
         (best, {}, averaged, "best 2 checkpoints by loss, one every 5 updates, not"),
         (best, {}, [], "best=2 --set average.every=5 --set average.by=loss shows it"),

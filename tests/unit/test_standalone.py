@@ -135,10 +135,7 @@ def test_a_block_with_it_equals_fairseqs_layer(name, flags):
         ({"mechanisms": ["evolving"]}, "mechanisms .'evolving'.: give a dictionary, name -> settings"),
         ({"mechanisms": {"routing": "em"}}, "mechanisms: routing 'em': give a dictionary of its settings"),
         ({"num_heads": 5}, "num_heads 5: must divide embed_dim 24"),
-        (
-            {"mechanisms": {"routing": {"iterations": 5}}},
-            "routing is off without 'kind'; give one, or leave routing out",
-        ),
+        ({"mechanisms": {"routing": {"iterations": 5}}}, "routing is off without 'kind'; give one, or leave routing"),
     ],
 )
 def test_errors_are_one_line(options, message):
