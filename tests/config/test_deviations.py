@@ -25,9 +25,7 @@ PAPERS = ("li2021", "zhang2021", "wang2021", "li2022")
 
 
 def test_its_flags_and_configurations_exist():
-    flags = {
-        flag_name(name, field.name) for name, kind in MECHANISMS.items() for field in dataclasses.fields(kind.Settings)
-    }
+    flags = {flag_name(name, field.name) for name, k in MECHANISMS.items() for field in dataclasses.fields(k.Settings)}
     flags |= {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(DisagreementConfig)}
     own = {flag.split("-")[2] for flag in flags}
     named = set(re.findall(r"(--[a-z][\w-]*)", TEXT))

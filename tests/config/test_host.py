@@ -53,9 +53,7 @@ def used() -> dict[str, set[str]]:
 LINES = [line for line in (ROOT / "docs/host.md").read_text(encoding="utf-8").splitlines() if line[:10] == "| `fairseq"]
 CELLS = [line.strip("| ").split(" | ") for line in LINES]
 NEEDED = {cells[0].strip("`"): set(re.findall(r"`(\w+)`", cells[1])) for cells in CELLS if len(cells) == 3}
-TESTS = {
-    name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
-}
+TESTS = {name for p in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", p.read_text())}
 
 
 def test_the_page_names_what_the_package_uses_of_fairseq():

@@ -100,16 +100,8 @@ def test_every_variable_is_on_its_page():
         *(ROOT / "scripts").glob("*.sh"),
         *(ROOT / "tests").rglob("*.py"),
     ]
-    found = {
-        name for path in files for names in read_by_code.findall(path.read_text("utf-8")) for name in names if name
-    }
-    own = {name for name in found if not name.startswith(("SLURM_", "TEST_"))} - {
-        "HOME",
-        "PATH",
-        "CI",
-        "FORKS",
-        "TQDM_DISABLE",
-    }
+    found = {name for p in files for names in read_by_code.findall(p.read_text("utf-8")) for name in names if name}
+    own = {n for n in found if not n.startswith(("SLURM_", "TEST_"))} - {"HOME", "PATH", "CI", "FORKS", "TQDM_DISABLE"}
     page = read("docs/environment.md")
     assert not [name for name in sorted(own) if f"`{name}`" not in page]
 
@@ -310,9 +302,7 @@ def run_script(script: str, smaller: dict[str, str], folder: Path, real: str = "
 def test_the_main_job_runs_as_the_readme_says(tmp_path):
     """Toy corpus, then the README's preparation, fairseq's own commands with a tiny model, averaging, scores; the
     tutorial has the README's table."""
-    table, plain = (
-        block for block in blocks(ROOT / "README.md") if re.search("^(fairseq-diverse prepare|fairseq-train)", block)
-    )
+    table, plain = (b for b in blocks(ROOT / "README.md") if re.search("^(fairseq-diverse prepare|fairseq-train)", b))
     toy = "fairseq-diverse toy --out raw --sentences 200 --valid 20 --test 20\n"
     toy += "mv raw/valid.de raw/dev.de; mv raw/valid.en raw/dev.en\n"
     smaller = {

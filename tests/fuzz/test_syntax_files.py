@@ -41,9 +41,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = "{}\t{}" + "\t_" * 4 + "\t{}" + "\t_" * 3 + "\n"
     blocks = ("# x\n" + "".join(row.format(i + 1, word, i) for i, word in enumerate(line)) for line in words)
     (folder / "conllu").write_text("\n".join(blocks) + "\n")
-    (folder / "ptb").write_text(
-        "".join(f"(S {' '.join(f'(X {w})' for w in line)})\n" if line else "\n" for line in words)
-    )
+    (folder / "ptb").write_text("".join(f"(S {' '.join(f'(X {w})' for w in a)})\n" if a else "\n" for a in words))
     binarize(prefix, folder / "text", folder / "conllu", folder / "ptb", "subword-nmt")
     return prefix
 

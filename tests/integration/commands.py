@@ -320,9 +320,7 @@ def programs_as_forks(folder: Path) -> Iterator[dict[str, str]]:
     try:
         functions = {name: f'{call} {module} "$@"' for name, module in PROGRAMS.items()}
         functions["exec"] = '"$@"; builtin exit'  # it would pass by the others
-        yield {"FORKS": f"{folder}/socket"} | {
-            f"BASH_FUNC_{name}%%": f"() {{ {functions[name]}; }}" for name in functions
-        }
+        yield {"FORKS": f"{folder}/socket"} | {f"BASH_FUNC_{n}%%": f"() {{ {functions[n]}; }}" for n in functions}
     finally:
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)

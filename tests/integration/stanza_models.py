@@ -54,10 +54,7 @@ def train(folder: Path) -> None:
         (raw / f"{split}.mrg").write_text("".join(f"(ROOT {tree})\n" for tree in trees))
     words = sorted({word for line in (raw / "train.en").read_text().splitlines() for word in line.split()})
     vectors = torch.randn(len(words), 8).tolist()
-    lines = [
-        f"{len(words)} 8",
-        *(f"{word} {' '.join(map(str, row))}" for word, row in zip(words, vectors, strict=True)),
-    ]
+    lines = [f"{len(words)} 8", *(f"{w} {' '.join(map(str, row))}" for w, row in zip(words, vectors, strict=True))]
     (raw / "vectors").write_text("\n".join(lines) + "\n")
     (models / "pretrain").mkdir(parents=True)
     pretrained = models / "pretrain/small.pt"

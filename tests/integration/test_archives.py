@@ -157,9 +157,7 @@ def cwmt(members: dict[str, int]) -> dict[str, bytes]:
 
 TALKS_14 = ("TED.dev2010", "TED.tst2010", "TED.tst2011", "TED.tst2012", "TEDX.dev2012")
 TALKS_16 = ("TED.dev2010", "TED.tst2010", "TED.tst2011", "TED.tst2012", "TED.tst2013", "TED.tst2014")
-NEWSTESTS = {
-    f"newstest20{year}": [(first, 4)] for year, first in ((13, 210), (14, 250), (15, 220), (16, 230), (17, 260))
-}
+NEWSTESTS = {f"newstest20{y}": [(first, 4)] for y, first in ((13, 210), (14, 250), (15, 220), (16, 230), (17, 260))}
 NUMBERS = {  # data set: archives; then the numbers of the sentences that each raw file is made of
     "iwslt14_de_en": (
         {"de-en.tgz": iwslt(14, TALKS_14)},

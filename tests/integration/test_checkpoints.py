@@ -81,9 +81,7 @@ def unloadable(model, tmp_path_factory) -> dict[str, tuple[Path, str]]:
     """Files that must not load, and the expected message for each."""
     folder = tmp_path_factory.mktemp("unloadable")
     whole, marker = model / "checkpoint1.pt", folder / "marker"
-    truncated, hostile, setting, flipped = (
-        folder / f"{name}.pt" for name in ("truncated", "hostile", "setting", "flipped")
-    )
+    truncated, hostile, setting, flipped = (folder / f"{n}.pt" for n in ("truncated", "hostile", "setting", "flipped"))
     truncated.write_bytes(whole.read_bytes()[:-1000])
     state = load_checkpoint(whole)
     torch.save({**state, "extra_state": Payload(marker)}, hostile)

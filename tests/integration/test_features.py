@@ -657,9 +657,7 @@ def test_the_table_names_tests_that_exist():
     root = Path(__file__).parents[2]
     table = (root / "docs/features.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", table))
-    existing = {
-        name for file in (root / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())
-    }
+    existing = {n for f in (root / "tests").rglob("test_*.py") for n in re.findall(r"def (test_\w+)", f.read_text())}
     assert named and named <= existing
     mine = set(re.findall(r"^def (test_\w+)", Path(__file__).read_text(), re.MULTILINE))
     assert mine - named == {"test_the_table_names_tests_that_exist"}

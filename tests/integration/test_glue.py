@@ -283,9 +283,7 @@ def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path)
     metrics = summary["glue"]["MRPC"]["metrics"]
     assert list(metrics) == ["f1", "accuracy"] and summary["glue"]["MRPC"]["examples"] == 12
     predicted = lines_of(mrpc / "predictions/MRPC.tsv")
-    assert predicted[0] == "index\tprediction" and [line.split("\t")[0] for line in predicted[1:]] == [
-        *map(str, range(12))
-    ]
+    assert predicted[0] == "index\tprediction" and [a.split("\t")[0] for a in predicted[1:]] == [*map(str, range(12))]
     again = call("glue", "--checkpoint", mrpc / "checkpoints/checkpoint_last.pt", "--data", data / "glue-MRPC@text.en")
     assert f"MRPC accuracy {metrics['accuracy']:.2f} (most frequent label: 50.00), 12 examples" in again
     call("export", "--to", "safetensors", "--out", tmp_path / "shared", mrpc)
@@ -334,7 +332,4 @@ def test_data_with_another_dictionary_are_refused(folder, call):
     assert "glue-QNLI: has another dictionary than text.en, on which row first pre-trains" in said
     (folder / "other.yaml").write_text(table.replace("pretrained: first", "pretrained: nothing.pt"))
     said = call("run", folder / "other.yaml", fails=2)
-    assert (
-        "pretrained: nothing.pt: neither a row of this table nor a checkpoint; give one with --set pretrained=FILE"
-        in said
-    )
+    assert "pretrained: nothing.pt: neither a row of this table nor a checkpoint; give one with --set" in said

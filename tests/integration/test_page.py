@@ -45,9 +45,7 @@ def page(tmp_path_factory):
 def test_nothing_hostile_runs_and_nothing_is_loaded(page):
     assert page.run("window.pwned") is None and page.run("document.querySelectorAll('script').length") == 1
     assert page.run("document.images.length") == 1 and page.run("document.images[0].naturalWidth > 500")
-    requests = [
-        event["params"]["request"]["url"] for event in page.events if event.get("method") == "Network.requestWillBeSent"
-    ]
+    requests = [e["params"]["request"]["url"] for e in page.events if e.get("method") == "Network.requestWillBeSent"]
     assert [url.split(":")[0] for url in requests] == ["file", "data"]
     said = [event for event in page.events if event.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown")]
     assert not said

@@ -125,9 +125,7 @@ def test_a_row_is_trained_averaged_translated_and_scored(folder, finished):
     assert result["machine"]["threads"] == 1 and result["machine"]["variables"]["MALLOC_MMAP_MAX_"] == "0"
     assert "# MALLOC_MMAP_MAX_=0\n" in (run / "environment.txt").read_text()
     assert result["words_per_second"]["train"] > 0 and result["words_per_second"]["generate"] > 0
-    logged = [
-        stats for kind, stats in statistics((run / "train.log").read_text().splitlines()) if kind == "train_inner"
-    ]
+    logged = [stats for k, stats in statistics((run / "train.log").read_text().splitlines()) if k == "train_inner"]
     speeds = [float(stats["ups"]) for stats in logged]
     assert min(speeds) - 0.01 <= result["updates_per_second"]["train"] <= max(speeds) + 0.01
     of_epoch = sum(stats["epoch"] == 1 for stats in logged)  # every update is logged

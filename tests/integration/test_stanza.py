@@ -49,9 +49,7 @@ def test_every_line_keeps_its_tree_and_its_words(kind, models, tmp_path, capsys)
     if kind == "dependency":
         sentences = list(read_conllu(tmp_path / "out"))
         assert [" ".join(s.words) or None for s in sentences] == WORDS
-        assert all(
-            s.heads is None or sum(head == s.heads[n] == n for n, head in enumerate(s.heads)) <= 1 for s in sentences
-        )
+        assert all(s.heads is None or sum(h == s.heads[n] == n for n, h in enumerate(s.heads)) <= 1 for s in sentences)
     else:
         trees = list(read_brackets(tmp_path / "out"))
         leaves = [tree and " ".join(tree.leaves()).replace("-LRB-", "(").replace("-RRB-", ")") for tree in trees]

@@ -103,9 +103,7 @@ def test_an_ensemble_with_fairseqs_transformer(data, checkpoint, tmp_path):
     assert len(both) == len(alone) == 12 and both != alone
     trees = ("--dependency", data.parent / "raw/test.en.conllu", "--constituency", data.parent / "raw/test.en.ptb")
     common = ("translate", "--data", data, "--cpu", "--input", data.parent / "raw/test.en", *trees)
-    first, second = (
-        command(*common, "--checkpoint", pair) for pair in (f"{checkpoint}:{plain}", f"{plain}:{checkpoint}")
-    )
+    first, second = (command(*common, "--checkpoint", p) for p in (f"{checkpoint}:{plain}", f"{plain}:{checkpoint}"))
     assert first == second and first.count("\n") == 12
 
 
@@ -461,9 +459,7 @@ def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
     per_head = ["confidence", "syntactic attention", "redundant", "importance", "previous", "next"]
     assert [name for name in figures if name != "rarest"] == [*per_head, "roles"]
     assert all(len(values) == 2 and len(values[0]) == 2 for values in figures.values()) and without_tree == 0
-    assert list(attentions) == [
-        f"{component}:{layer}" for component in ("encoder", "decoder", "cross") for layer in (1, 2)
-    ]
+    assert list(attentions) == [f"{c}:{layer}" for c in ("encoder", "decoder", "cross") for layer in (1, 2)]
     assert all(list(place) == ["cosine", "constant share", "effective rank", "width"] for place in attentions.values())
     test = json.loads(command(*common, "--json", "--split", "test"))
     assert test["importance"] != figures["importance"]

@@ -75,10 +75,7 @@ def test_heads_of_models_with_other_gradients(data, tmp_path, flags, capsys):
 @pytest.fixture(scope="module")
 def generated(data, trained):
     """By system: the output of one process that did not train (one for all systems, since imports take most time)."""
-    lines = [
-        [str(data), "--path", str(checkpoint), *DECODING, "--user-dir", str(USER_DIR)]
-        for _, checkpoint in trained.values()
-    ]
+    lines = [[str(data), "--path", str(c), *DECODING, "--user-dir", str(USER_DIR)] for _, c in trained.values()]
     done = subprocess.run([sys.executable, "-c", GENERATE, json.dumps(lines)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(zip(trained, json.loads(done.stdout.splitlines()[-1]), strict=True))

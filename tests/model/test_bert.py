@@ -189,9 +189,7 @@ def test_a_second_separator_is_refused():
     args = Namespace(arch="diverse_bert", encoder_layers=1)
     fill_architecture(args)
     task = SimpleNamespace(source_dictionary=dictionary(), cfg=SimpleNamespace(separator_token=2), max_positions=int)
-    with pytest.raises(
-        UserError, match=r"^--separator-token: of RoBERTa, which has two </s> between sentences; leave it"
-    ):
+    with pytest.raises(UserError, match=r"^--separator-token: of RoBERTa, which has two </s> between sentences; leave"):
         architectures()["diverse_bert"].build_model(args, task)
 
 

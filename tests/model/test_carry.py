@@ -31,9 +31,7 @@ def test_each_reads_what_it_carries_itself():
     cells = (real[:, :, None] & real[:, None]).tolist()
     evolved, first = [None] * 3, None  # of the layer before, by sentence; values of the first layer
     for number, layer in enumerate(model.encoder.layers):
-        q, k, v = (
-            seen[f"layers.{number}.self_attn.{name}_proj"].unflatten(-1, (4, 6)).permute(1, 2, 0, 3) for name in "qkv"
-        )
+        q, k, v = (seen[f"layers.{number}.self_attn.{n}_proj"].unflatten(-1, (4, 6)).permute(1, 2, 0, 3) for n in "qkv")
         logits, conv = q @ k.transpose(-1, -2) * 6**-0.5, layer.self_attn.evolving.conv
         kernel = conv.weight.tolist(), conv.bias.tolist()
         evolved = [

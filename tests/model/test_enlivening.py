@@ -67,9 +67,7 @@ def expected_heads(attention, x, flags, mechanisms):
         logits = logits + relative_logits(q, attention.relative.keys, q.size(2)) / D**0.5
     if mechanisms and "localness_on" in flags:
         own = attention.localness
-        logits = logits + localness_bias(
-            q, *((layer.weight, layer.bias) for layer in (own.hidden, own.centre, own.window)), valid
-        )
+        logits = logits + localness_bias(q, *((a.weight, a.bias) for a in (own.hidden, own.centre, own.window)), valid)
     weights = masked_softmax(logits, allowed)
     heads = weights @ x
     if mechanisms and "relative_on" in flags:

@@ -7,9 +7,7 @@ from tests.cases import build_model
 
 
 def routed(flags):
-    return {
-        name.removesuffix(".aggregate") for name, _ in build_model(flags).named_modules() if name.endswith("aggregate")
-    }
+    return {n.removesuffix(".aggregate") for n, _ in build_model(flags).named_modules() if n.endswith("aggregate")}
 
 
 @pytest.mark.parametrize(

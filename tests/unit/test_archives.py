@@ -240,10 +240,7 @@ def test_only_sentences_of_talks_are_extracted(tmp_path):
 
 
 def test_members_that_match_a_pattern_are_joined_in_order(archives, tmp_path):
-    tar(
-        archives / "a.tgz",
-        {f"a/{book}_{x}.txt": f"{book} {x}\n" for x in ("en", "cn", "fr") for book in ("B2", "B10", "B1")},
-    )
+    tar(archives / "a.tgz", {f"a/{b}_{x}.txt": f"{b} {x}\n" for x in ("en", "cn", "fr") for b in ("B2", "B10", "B1")})
     part = {"archive": "a.tgz", "member": {"source": "a/*_c[hn].txt", "target": "a/*_en.txt"}}
     extract(data_config(files=SPLITS | {"train": [part]}), archives, tmp_path / "raw")
     assert text(tmp_path / "raw/train.en") == ["B10 cn", "B1 cn", "B2 cn", ""]

@@ -115,9 +115,7 @@ def test_an_average_that_was_changed_is_refused(three, tmp_path):
         else:
             del state["model"][key]
         torch.save(state, tmp_path / "changed.pt")
-        with pytest.raises(
-            ValueError, match=r"changed\.pt: the checksum of its parameters is not the one that average wrote"
-        ):
+        with pytest.raises(ValueError, match=r"changed\.pt: the checksum of its parameters is not the one that"):
             load_checkpoint(tmp_path / "changed.pt")
     average_checkpoints([out], tmp_path / "again.pt")
     assert load_checkpoint(tmp_path / "again.pt")["extra_state"]["averaged"] == ["average.pt"]

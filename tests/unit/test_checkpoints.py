@@ -285,9 +285,7 @@ def test_parameters_of_mechanisms_are_finite():
     """Their constants need not be, and a file does not say which is which."""
     model = build_model({"relative_on": "encoder"})
     model.encoder.layers[0].self_attn.relative.keys.data[0, 0] = -float("inf")
-    with pytest.raises(
-        UserError, match=r"^a\.pt: encoder\.layers\.0\.self_attn\.relative\.keys is not finite: training"
-    ):
+    with pytest.raises(UserError, match=r"^a\.pt: encoder\.layers\.0\.self_attn\.relative\.keys is not finite:"):
         load_ensemble(lambda *given: ([model], None, None), ["a.pt"])
 
 

@@ -135,6 +135,4 @@ def test_settings_of_a_mechanism_that_is_off_give_a_warning(caplog):
     for arch, warned in (("wang2021_evolving_lite", False), ("diverse_transformer_lite", True)):
         caplog.clear()
         ARCH_CONFIG_REGISTRY[arch](argparse.Namespace(evolving_carry=0.3))
-        assert [record.getMessage().split(":")[0] for record in caplog.records] == warned * [
-            "--evolving-carry 0.3 has no effect"
-        ]
+        assert [r.getMessage().split(":")[0] for r in caplog.records] == warned * ["--evolving-carry 0.3 has no effect"]

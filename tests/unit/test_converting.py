@@ -162,9 +162,7 @@ def test_a_bert_with_its_vocabulary(bert, tmp_path, capsys, weights):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dict.txt", "model.pt", "vocab.txt"]
     assert (tmp_path / "out/dict.txt").read_text() == "dog 1\n##s 1\nbark 1\n<mask> 1\n"
     if weights == "BertModel":  # predicts no words
-        with pytest.raises(
-            UserError, match=r"was trained without encoder\.lm_head\.bias, which would be drawn at random"
-        ):
+        with pytest.raises(UserError, match=r"was trained without encoder\.lm_head\.bias, which would be drawn at"):
             load_models([tmp_path / "out/model.pt"], tmp_path / "out")
         return
     (model,), _, task = load_models([tmp_path / "out/model.pt"], tmp_path / "out")

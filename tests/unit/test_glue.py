@@ -316,9 +316,7 @@ def test_epochs_and_shares_are_numbers_of_updates(table):
     assert table(old="rows:", new="gpus: 4\nrows:")["plain-data=glue-RTE"].train["max-update"] == "117"  # 468 / 4
     assert table()["first"].train["warmup-updates"] == "2"
     assert table("max-update=5")["first"].max_update == 5
-    with pytest.raises(
-        ValueError, match="row first: max-update: 3 epochs: of data whose training examples are not known"
-    ):
+    with pytest.raises(ValueError, match="row first: max-update: 3 epochs: of data whose training examples are not"):
         table(old=", max-update: 20}", new="}")
     with pytest.raises(ValueError, match="max-update: 3 epochs: needs batch-size"):
         table("batch-size=null")
@@ -567,9 +565,7 @@ def test_nothing_is_tested_between_different_checkpoints(tables):
     shown = view(rows, found)
     lines = shown.values
     tested = {line["system"] for line in lines if "holm_p" in line}
-    assert tested == {"other"} and all(
-        line.get("other_start") for line in lines if line["system"] == "ours" and "delta" in line
-    )
+    assert tested == {"other"} and all(a.get("other_start") for a in lines if a["system"] == "ours" and "delta" in a)
     assert any(note.startswith("ours: starts from another checkpoint") for note in shown.notes)
 
 

@@ -202,9 +202,7 @@ def test_operators_are_counted_as_gpus_run_them():
             x.float()
             torch.nn.functional.softmax(x, -1)
             (x @ x.t()).sum()
-    kernels = [
-        (kernel.name.partition("::")[2], kernel.launches, kernel.bytes, kernel.flops) for kernel in mode.count.kernels
-    ]
+    kernels = [(k.name.partition("::")[2], k.launches, k.bytes, k.flops) for k in mode.count.kernels]
     assert kernels == [
         ("zeros_like", 1, 1024, 512),
         ("add_", 1, 2048, 512),

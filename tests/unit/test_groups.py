@@ -41,9 +41,7 @@ def record(lengths, longest=40, **more):
     count = len(lengths)
     numbers = random.Random(count)
     of_test = {"length": list(lengths), "rarest": [numbers.choice((0, 1, 9, 10, 99, 100, 5000)) for _ in lengths]}
-    of_test |= {
-        kind: "".join(str(numbers.randrange(len(names))) for _ in range(count)) for kind, names in TREES.items()
-    }
+    of_test |= {k: "".join(str(numbers.randrange(len(names))) for _ in range(count)) for k, names in TREES.items()}
     return {"data_hash": "h", "longest": longest, "tests": {"test": of_test | more}}
 
 
@@ -56,9 +54,7 @@ def test_groups_are_a_partition(lengths, longest, by):
     assert set(groups.of) == set(range(len(groups.names)))  # each sentence is in one group and no group is empty
     of_test = found["tests"]["test"]
     if by == "length":
-        members = [
-            sorted(n for n, at in zip(lengths, groups.of, strict=True) if at == index) for index in set(groups.of)
-        ]
+        members = [sorted(n for n, at in zip(lengths, groups.of, strict=True) if at == i) for i in set(groups.of)]
         bounds = [(of_group[0], of_group[-1]) for of_group in members]
         assert all(high < low for (_, high), (low, _) in itertools.pairwise(bounds))  # in order, none shared
         assert all(high <= longest or low > longest for low, high in bounds)  # longer than in training: apart
@@ -263,9 +259,7 @@ def test_gold_trees_give_what_the_generator_meant(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_attachment_in_universal_dependencies_and_in_spacys_labels(rows, expected, tmp_path):
     words = (row.split() for row in rows)
-    lines = [
-        f"{n}\t{word}\t_\t{tag}\t_\t_\t{head}\t{label}\t_\t_" for n, (word, tag, head, label) in enumerate(words, 1)
-    ]
+    lines = [f"{n}\t{w}\t_\t{tag}\t_\t_\t{head}\t{label}\t_\t_" for n, (w, tag, head, label) in enumerate(words, 1)]
     (tmp_path / "x").write_text("\n".join(lines))
     (tree,) = read_conllu(tmp_path / "x")
     assert attachments(tree) == expected and not subordinate(tree)

@@ -133,9 +133,7 @@ def test_the_model_keeps_its_own_trees():
     """A sentence without dependencies does not lose the constituents that the model reads."""
     model, sample = build_model({"syntax": "phrase"}), as_sample(batch())
     without = [torch.tensor([0, 0, 0, 1, 0]).expand_as(rows) for rows in graphs()]
-    importance = [
-        inspect_heads(model, [sample], WORDS, None, trees).heads["importance"] for trees in (graphs(), without)
-    ]
+    importance = [inspect_heads(model, [sample], WORDS, None, t).heads["importance"] for t in (graphs(), without)]
     assert torch.equal(*importance)
 
 

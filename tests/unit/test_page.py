@@ -72,9 +72,7 @@ def test_text_cannot_steer_a_page():
     """Breaks and controls become spaces; joiners stay in texts, whose direction ends with their element."""
     found = page("a\x1b[31m\r\nb\u2028c\u202ed\x00e")
     texts = [text for text in found.texts if "[31m" in text]
-    assert texts and not any(
-        unicodedata.category(letter) == "Cc" for text in texts for letter in text.strip().replace("\n", "")
-    )
+    assert texts and not any(unicodedata.category(a) == "Cc" for t in texts for a in t.strip().replace("\n", ""))
     assert readable("क्\u200dष \u202eabc\x07") == "क्\u200dष \u202eabc "
     assert sum(name == "dir" for name, _ in found.attributes) == 4  # source, reference, two translations
 

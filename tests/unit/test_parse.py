@@ -43,10 +43,7 @@ class Fake:
                 raise RuntimeError(f"cannot parse {len(words)} words\nand more")
         if self.kind == "constituency":
             return ["(S " + " ".join(f"(X {word})" for word in words) + ")\n" for words in sentences]
-        return [
-            "".join(f"{i}\t{word}\t_\t_\t_\t_\t{i - 1}\t_\t_\t_\n" for i, word in enumerate(words, 1))
-            for words in sentences
-        ]
+        return ["".join(f"{i}\t{a}\t_\t_\t_\t_\t{i - 1}\t_\t_\t_\n" for i, a in enumerate(w, 1)) for w in sentences]
 
 
 LINES = ["a &quot; b", "", "bad day", "c", "d @-@ e f", "x " * 11, "   ", "g"]

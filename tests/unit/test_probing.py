@@ -191,9 +191,7 @@ def test_architectures(folder):
         plain, routed = build(task), build(task, "li2021_probing_aggregation")
     assert sum(p.numel() for p in plain.encoder.layers.parameters()) == 18_914_304  # six layers of Base
     assert sum(p.numel() for p in plain.classifier.parameters()) == 512 * 512 + 512 + 512 * 2 + 2
-    assert [layer.self_attn.mechanism("routing") is not None for layer in routed.encoder.layers] == [True] * 2 + [
-        False
-    ] * 4
+    assert [a.self_attn.mechanism("routing") is not None for a in routed.encoder.layers] == [True] * 2 + [False] * 4
 
 
 def test_a_trained_encoder_is_probed_without_training(folder):

@@ -366,9 +366,7 @@ def test_training_starts_from_a_language_model(data):
     assert all(torch.equal(value, loaded[f"reader.{name}"]) for name, value in before.items())
     with only_trained(), pytest.raises(RuntimeError, match=r"Missing key.*reader|evolving"):
         model.load_state_dict(language.state_dict(), strict=True)
-    with pytest.raises(
-        UserError, match="--arch diverse_roberta: is not a classifier; use diverse_rationales, wang2021_"
-    ):
+    with pytest.raises(UserError, match="--arch diverse_roberta: is not a classifier; use diverse_rationales,"):
         task.build_model(Namespace(arch="diverse_roberta"))
     with pytest.raises(UserError, match="--trained-layers -1: must be at least 0"):
         build(data, trained_layers=-1)
@@ -533,9 +531,7 @@ def test_data_of_another_layout_or_dictionary_are_refused(data, tmp_path):
     (tmp_path / "dict.txt").write_text("other 1\n")
     with pytest.raises(ValueError, match=r"data set eraser-cose_v1@nlu_small: not in ERASER's layout"):
         kind_of(row).check_data(row, other, None)
-    with pytest.raises(
-        ValueError, match=r"has another dictionary than nlu_small, .* prepare and name eraser-NAME@nlu_"
-    ):
+    with pytest.raises(ValueError, match=r"has another dictionary than nlu_small, .* prepare and name"):
         kind_of(row).check_data(row, DataSet("films", data, "en", "", "h"), other)
     assert kind_of(row).examples(str(data)) == 6 and kind_of(row).examples("eraser-movies@x") == 1600
     table = load_table("wang2021-table8").rows

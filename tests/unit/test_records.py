@@ -268,9 +268,7 @@ def test_a_summary_of_an_earlier_version_is_converted(name, tmp_path):
     old = {key: value for key, value in new.items() if key not in ("schema", "kind", "row")}
     old |= {key: new["row"][key] for key in ("average", "pretrained") if key in new["row"]}
     old |= {"pretraining": {}} if new["kind"] == "pretraining" else {}
-    old["commands"] = [
-        f"OMP_NUM_THREADS=1 python -m {line}" if n == 0 else line for n, line in enumerate(old["commands"])
-    ]
+    old["commands"] = [f"OMP_NUM_THREADS=1 python -m {a}" if n == 0 else a for n, a in enumerate(old["commands"])]
     (tmp_path / "summary.json").write_text(json.dumps(old))
     assert read_summary(tmp_path / "summary.json", "") == new
 
@@ -309,9 +307,7 @@ def test_seeds_of_other_data_are_named(first, second, words, rows):
 
 def test_seeds_with_fewer_sentences_are_named(rows):
     short = SUMMARY | {"seed": 2, "test_nll": [1.0], "bleu_counts": SUMMARY["bleu_counts"][:1]}
-    with pytest.raises(
-        ValueError, match="test examples they have: second seed 1 2, second seed 2 1, first seed 1 2; run"
-    ):
+    with pytest.raises(ValueError, match="test examples they have: second seed 1 2, second seed 2 1, first seed 1 2;"):
         runs = {"first": [SUMMARY], "second": [SUMMARY, short]}
         comparable(runs_of(rows, runs), kind_of(rows[0]).measures(rows))
 
@@ -473,10 +469,7 @@ def test_copies_of_folders_are_no_seeds(prepared, rows):
     for folder in [finish(run) for run in find_runs(rows, [1, 2], cpu=True)]:
         for name in (f"{folder.name}-old", f"{folder.name}.bak"):
             shutil.copytree(folder, folder.with_name(name))
-    assert {row: [s["seed"] for s in found] for row, found in from_runs(rows).items()} == {
-        "first": [1, 2],
-        "second": [1, 2],
-    }
+    assert {row: [s["seed"] for s in f] for row, f in from_runs(rows).items()} == {"first": [1, 2], "second": [1, 2]}
     shutil.copytree(folder, folder.with_name("seed7"))
     with pytest.raises(ValueError, match="seed7: is a copy of the run of seed 2; delete or rename it"):
         from_runs(rows)
