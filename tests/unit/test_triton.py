@@ -426,7 +426,7 @@ def map_errors(device, sizes, cells, component, dtype=torch.float32):
         *(((2, 3, 5, 7, 3), "none", component) for component in ("encoder", "decoder", "cross")),
         *(((2, 8, 6, 6, 3), "all", component) for component in ("encoder", "decoder", "cross")),
         ((1, 2, 9, 70, 5), "keys", "cross"),
-        ((1, 8, 40, 33, 3), "causal", "decoder"),
+        ((1, 4, 40, 33, 3), "causal", "decoder"),
         ((1, 16, 3, 20, 5), "all", "encoder"),
         ((2, 17, 3, 20, 1), "all", "decoder"),
         ((1, 1, 1, 1, 3), "none", "encoder"),
