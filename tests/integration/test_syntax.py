@@ -338,7 +338,10 @@ def test_errors_of_translate_are_one_line(data, checkpoint, tmp_path):
 
 def test_flags_without_a_match_are_one_line(tmp_path, capsys):
     for arguments, message in (
-        (f"heads --checkpoint {tmp_path} --data {tmp_path} --sentences 0", "heads: --sentences 0: at least 1 is"),
+        (
+            f"heads --checkpoint {tmp_path} --data {tmp_path} --sentences 0",
+            "heads: --sentences 0: at least 1 is needed",
+        ),
         ("parse --kind dependency --input x{split} --out y{split} --splits ,", "parse: --splits ',': names none"),
     ):
         assert main(arguments.split()) == 2
