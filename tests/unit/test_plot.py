@@ -150,7 +150,10 @@ def test_negative_weights_have_a_symmetric_scale(outlier, limit):
 @pytest.mark.parametrize("kind", ["dependency", "phrase"])
 def test_comparison_of_syntax_with_plain_heads(kind):
     """An enlivened head is its plain weights times the mask, normalized; an important one its plain weights."""
-    model, sample = build_model({"syntax": kind, "enliven": "enliven", "enliven_gate": "0.45"}).eval(), batch((7), (5))
+    model, sample = (
+        build_model({"syntax": kind, "enliven": "enliven", "enliven_gate": "0.45"}).eval(),
+        batch((7,), (5,)),
+    )
     maps = attention_maps(model, sample, "encoder:1", "--layer")["encoder", 1][:, 0]
     comparison = compare_with_plain(model, sample, 1)
     assert compare_with_plain(model, sample, 2) is None
