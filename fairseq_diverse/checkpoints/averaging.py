@@ -43,11 +43,8 @@ class Checkpoint:
 
 
 def checkpoint_files(paths: Iterable[Path]) -> list[Path]:
-    """The ``.pt`` files among ``paths`` and in the directories among them.
-
-    Raises:
-        ValueError: a path that does not exist, or none holds a ``.pt`` file.
-    """
+    """The ``.pt`` files among ``paths`` and in the directories among them. Raises ``ValueError``: a path that does not
+    exist, or none holds a ``.pt`` file."""
     paths = list(paths)
     for path in paths:
         if not path.exists():
@@ -82,11 +79,7 @@ def numbered(files: Sequence[Path], unit: str | None = None) -> list[Checkpoint]
 
 
 def in_range(checkpoints: Sequence[Checkpoint], first: int, final: int) -> list[Checkpoint]:
-    """The numbered checkpoints from ``first`` to ``final``, both included.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The numbered checkpoints from ``first`` to ``final``, both included. Raises ``ValueError``: there is none."""
     chosen = [checkpoint for checkpoint in checkpoints if first <= checkpoint.number <= final]
     if not chosen:
         raise ValueError(f"no checkpoint from {first} to {final}; found {', '.join(map(str, checkpoints))}")
@@ -98,12 +91,9 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
 
     Copies of one model in a folder count once. A checkpoint whose value is not finite is not chosen.
 
-    The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of
-    validation (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages
-    are not candidates.
-
-    Raises:
-        ValueError: none of them holds the metric, or no value is finite.
+    The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of validation
+    (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages are not
+    candidates. Raises ``ValueError``: none of them holds the metric, or no value is finite.
     """
     if not (checkpoints := _by_metric(files, metric)):
         raise ValueError(f"no checkpoint holds a finite {metric}: training diverged")
@@ -139,10 +129,8 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
 def drop_worse(folder: Path, count: int, metric: str) -> None:
     """Delete the checkpoints of updates that are neither the newest nor among the ``count`` best by ``metric``.
 
-    Repeated while a training saves them, this leaves those that ``best`` would take of all.
-
-    Raises:
-        ValueError: they do not hold the metric.
+    Repeated while a training saves them, this leaves those that ``best`` would take of all. Raises ``ValueError``: they
+    do not hold the metric.
     """
     paths = [path for path in folder.glob("checkpoint_*_*.pt") if UPDATES.fullmatch(path.name)]
     if len(paths) > count + 1:

@@ -103,11 +103,7 @@ def other_dictionaries(digests: Mapping[str, str], trained: Mapping[str, str]) -
 
 
 def save_checkpoint(state: Mapping[str, Any], out: str | Path) -> None:
-    """Write a checkpoint; if that fails, ``out`` does not change.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a checkpoint; if that fails, ``out`` does not change. Raises ``OSError``: it cannot be written."""
     try:
         with atomic_write(out, "wb") as f:
             torch.save(state, f)

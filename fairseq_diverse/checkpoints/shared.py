@@ -78,11 +78,8 @@ def write_shared(state: Mapping[str, Any], folder: Path, **more: Any) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a shared folder.
-
-    Raises:
-        UserError: it is missing, damaged, of another program or of a newer version.
-    """
+    """``config.json`` of a shared folder. Raises ``UserError``: it is missing, damaged, of another program or of a
+    newer version."""
     path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -103,11 +100,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_shared(folder: Path) -> dict[str, Any]:
-    """A shared model as the state that a checkpoint holds. Nothing in the folder is run.
-
-    Raises:
-        UserError: as `read_config`, a file is missing or differs from the one exported, or safetensors is missing.
-    """
+    """A shared model as the state that a checkpoint holds. Nothing in the folder is run. Raises ``UserError``: as
+    `read_config`, a file is missing or differs from the one exported, or safetensors is missing."""
     config = read_config(folder)
     path = folder / CONFIG
     try:

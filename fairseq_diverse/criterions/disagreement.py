@@ -47,11 +47,8 @@ class DisagreementConfig:
 
 
 def parse_weights(text: str, components: Sequence[str]) -> dict[str, float] | None:
-    """The weight of each component, such as ``encoder:1,cross:0.5``; None if the text is one number for all.
-
-    Raises:
-        UserError: a weight is not a number of at least 0, or the components are not those of ``--disagreement-on``.
-    """
+    """The weight of each component, such as ``encoder:1,cross:0.5``; None if the text is one number for all. Raises
+    ``UserError``: a weight is not a number of at least 0, or the components are not those of ``--disagreement-on``."""
     parts = [part.strip().rpartition(":")[::2] for part in text.split(",")]
     try:
         numbers = [float(number) for _, number in parts]

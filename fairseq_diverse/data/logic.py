@@ -62,11 +62,8 @@ def write_corpus(
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a file.
-
-    Raises:
-        UserError: the file is missing or empty, or a line is not a relation and two formulae.
-    """
+    """The pairs of a file. Raises ``UserError``: the file is missing or empty, or a line is not a relation and two
+    formulae."""
     try:
         lines = read_lines(path)
     except ValueError as error:

@@ -31,12 +31,8 @@ def group_means(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
-    """The examples of a task by split: train, valid, test.
-
-    Raises:
-        UserError: the file is missing, a line is not a split, a label and a sentence, a split is empty, or a label does
-            not occur in the training split.
-    """
+    """The examples of a task by split: train, valid, test. Raises ``UserError``: the file is missing, a line is not a
+    split, a label and a sentence, a split is empty, or a label does not occur in the training split."""
     path = folder / f"{task}.txt"
     if not path.is_file():
         files = ", ".join(f"{name}.txt" for name in TASKS)

@@ -56,11 +56,8 @@ UNUSED = re.compile(
 
 
 def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """The symbols of the dictionary, see ``symbols``.
-
-    Raises:
-        UserError: as ``read_vocabulary``, or there are more subwords than rows of embeddings.
-    """
+    """The symbols of the dictionary, see ``symbols``. Raises ``UserError``: as ``read_vocabulary``, or there are more
+    subwords than rows of embeddings."""
     try:
         found = read_vocabulary(folder / VOCABULARY)
     except ValueError as error:
@@ -71,11 +68,7 @@ def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``arch`` and the flags.
-
-    Raises:
-        UserError: a setting that BERT of this package does not have.
-    """
+    """``arch`` and the flags. Raises ``UserError``: a setting that BERT of this package does not have."""
     check_fixed(config, FIXED)
     if (activation := config.get("hidden_act", "gelu")) not in ACTIVATIONS:
         raise UserError(f"config.json: hidden_act {activation}: not supported, only {', '.join(ACTIVATIONS)}")
@@ -96,11 +89,8 @@ def parameters(
     folder: Path, config: Mapping[str, Any], given: Mapping[str, Tensor], words: list[str]
 ) -> dict[str, Tensor]:
     """The parameters of ``diverse_bert`` by name, with rows of embeddings in the order of the dictionary ``words``, and
-    ``pooler``, which new heads get. Rows behind the vocabulary are left out.
-
-    Raises:
-        UserError: a parameter that BERT does not have, or embeddings or a pooler of another size.
-    """
+    ``pooler``, which new heads get. Rows behind the vocabulary are left out. Raises ``UserError``: a parameter that
+    BERT does not have, or embeddings or a pooler of another size."""
     numbers = {SPECIAL.get(word, word): number for number, word in enumerate(read_vocabulary(folder / VOCABULARY))}
     rows = torch.tensor([numbers[word] for word in words])
     found = {f"{LAYERS}version": torch.tensor([3.0])}

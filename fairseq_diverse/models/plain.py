@@ -37,11 +37,8 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
 
     The parameters are the same; settings of this package, names of files that initialized parameters and the
     optimizer's state are left out. The settings are dictionaries, not ``argparse.Namespace``: plain fairseq loads the
-    file under torch's ``weights_only=True``.
-
-    Raises:
-        UserError: (a ValueError) not a checkpoint, not a ``transformer`` for translation, or with something that
-            fairseq's ``transformer`` does not have; says what.
+    file under torch's ``weights_only=True``. Raises ``UserError``: (a ValueError) not a checkpoint, not a
+    ``transformer`` for translation, or with something that fairseq's ``transformer`` does not have; says what.
     """
     try:
         return _plain(path, upgraded(str(path), load_checkpoint(path), {}))
@@ -122,11 +119,8 @@ def _criterion(settings: Mapping[str, Any]) -> str:
 
 
 def _check_parameters(path: str | Path, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Compare names and shapes with those of fairseq's ``transformer`` with these settings.
-
-    Raises:
-        UserError: they differ; names the first parameter.
-    """
+    """Compare names and shapes with those of fairseq's ``transformer`` with these settings. Raises ``UserError``: they
+    differ; names the first parameter."""
     words = [len(parameters.get(f"{side}.embed_tokens.weight", ())) for side in ("encoder", "decoder")]
     source, target = map(numbered_words, words)
     target = source if settings.get("share_all_embeddings") else target

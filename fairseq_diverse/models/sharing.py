@@ -125,10 +125,7 @@ def _copy_code(folder: Path, out: Path) -> str:
 
 def shared_folder(name: str | Path) -> Path:
     """The folder of a shared model: ``name`` itself, or a copy of ``USER/NAME`` or ``USER/NAME@REVISION`` of the hub.
-
-    Raises:
-        UserError: there is none, the hub does not give it, or it has a mechanism whose code is not imported.
-    """
+    Raises ``UserError``: there is none, the hub does not give it, or it has a mechanism whose code is not imported."""
     folder = Path(name)
     if not folder.is_dir():
         if folder.exists() or not HUB_NAME.fullmatch(str(name)):
@@ -148,11 +145,7 @@ def shared_folder(name: str | Path) -> Path:
 
 
 def hub() -> Any:
-    """The module of the Hugging Face hub.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """The module of the Hugging Face hub. Raises ``UserError``: it is not installed."""
     try:
         import huggingface_hub
     except ModuleNotFoundError:
@@ -172,11 +165,8 @@ def _downloaded(name: str) -> Path:
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a shared model to the hub, as ``USER/NAME``; returns its address. A file that is there is replaced.
-
-    Raises:
-        UserError: the folder is not a whole shared model, or the hub refuses it, as without a login.
-    """
+    """Upload a shared model to the hub, as ``USER/NAME``; returns its address. A file that is there is replaced. Raises
+    ``UserError``: the folder is not a whole shared model, or the hub refuses it, as without a login."""
     if not HUB_NAME.fullmatch(name) or "@" in name:
         raise UserError(f"--to {name}: a name on the Hugging Face hub is USER/NAME")
     load_checkpoint(folder) if folder.is_dir() else read_config(folder)  # a whole model, or says what is missing
@@ -240,11 +230,8 @@ class SharedModel:
 
 
 def load_shared(name: str | Path) -> SharedModel:
-    """A shared model, from a folder or from the Hugging Face hub. No code of it is run.
-
-    Raises:
-        UserError: as `shared_folder` and `load_models`, or its task reads the texts of its data.
-    """
+    """A shared model, from a folder or from the Hugging Face hub. No code of it is run. Raises ``UserError``: as
+    `shared_folder` and `load_models`, or its task reads the texts of its data."""
     folder = shared_folder(name)
     config = read_config(folder)
     if config.get("task") in WITH_DATA:

@@ -41,11 +41,8 @@ UNUSED = re.compile(r"(encoder|decoder)\.embed_tokens\.weight|.*EncDecAttention\
 
 
 def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """fairseq's four symbols, the pieces, words for unused rows, and the sentinels.
-
-    Raises:
-        UserError: no or a damaged model of pieces, or no row for <s>, which T5 does not have.
-    """
+    """fairseq's four symbols, the pieces, words for unused rows, and the sentinels. Raises ``UserError``: no or a
+    damaged model of pieces, or no row for <s>, which T5 does not have."""
     if not (folder / PIECES).is_file():
         raise UserError(f"{folder}: no {PIECES}, the model of its subwords")
     try:
@@ -56,11 +53,7 @@ def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``arch`` and the flags.
-
-    Raises:
-        UserError: a setting that T5 of this package does not have.
-    """
+    """``arch`` and the flags. Raises ``UserError``: a setting that T5 of this package does not have."""
     check_fixed(config, FIXED)
     form = str(config.get("feed_forward_proj", "relu")), _is_scaled(config)
     versions = {("relu", True): "1.0", ("gated-gelu", False): "1.1"}
@@ -93,11 +86,8 @@ def _is_scaled(config: Mapping[str, Any]) -> bool:
 
 
 def parameters(config: Mapping[str, Any], given: Mapping[str, Tensor], words: list[str]) -> dict[str, Tensor]:
-    """The parameters of ``diverse_t5``; rows of embeddings in the order of the dictionary ``words``.
-
-    Raises:
-        UserError: a parameter that T5 does not have, or embeddings of another size.
-    """
+    """The parameters of ``diverse_t5``; rows of embeddings in the order of the dictionary ``words``. Raises
+    ``UserError``: a parameter that T5 does not have, or embeddings of another size."""
     if len(given["shared.weight"]) != len(words):
         raise UserError(f"shared.weight: {len(given['shared.weight'])} rows, but config.json has {len(words)}")
     found = {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}

@@ -10,7 +10,7 @@ from fairseq_diverse.host.starting import lighter
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.subwords import Subwords, t5_words
-from fairseq_diverse.preparation.wordpiece import VOCABULARY, read_vocabulary, symbols
+from fairseq_diverse.preparation.wordpiece import read_vocabulary, symbols
 from fairseq_diverse.support.files import write_lines
 from fairseq_diverse.support.processes import run_to_end
 
@@ -21,24 +21,21 @@ def binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | 
     print("fairseq-preprocess", file=sys.stderr)
     for dictionary in work.glob("dict.*"):  # from an interrupted run; fairseq-preprocess does not replace them
         dictionary.unlink()
-    if config.bpe["kind"] == "wordpiece":
-        made = symbols(read_vocabulary(work / "text" / VOCABULARY))[4:]  # after fairseq's own
-        write_lines(work / "text/dict.txt", (f"{symbol} 1" for symbol in made))
-    if config.bpe["kind"] == "t5":
+    kind = config.bpe["kind"]
+    if kind in ("wordpiece", "t5"):
         model = work / "text" / (encoding.model.name if encoding else T5_NAME)
-        write_lines(work / "text/dict.txt", (f"{word} 1" for word in t5_words(Subwords("t5", model).pieces)[4:]))
-    given = ["--srcdict", "text/dict.txt"] if encoding or config.bpe["kind"] == "t5" else []
-    if config.glue and not config.translates:
+        words = symbols(read_vocabulary(model)) if kind == "wordpiece" else t5_words(Subwords("t5", model).pieces)
+        write_lines(work / "text/dict.txt", (f"{word} 1" for word in words[4:]))  # after fairseq's own
+    given = ["--srcdict", "text/dict.txt"] if encoding or kind == "t5" else []
+    if config.translates:
+        source, target = config.languages
+        files = _prefixes({split: f"text/bpe.{split}" for split in config.splits})
+        joined = ["--joined-dictionary"] if config.joined_dictionary else []
+        _preprocess(work, workers, ["--source-lang", source, "--target-lang", target, *files], ".", [*joined, *given])
+    elif config.glue:
         _binarize_glue(config, work, workers, encoding)
-        return
-    if not config.translates:
+    else:
         _preprocess(work, workers, _one_side(config, config.languages[0]), ".", given)
-        return
-    source, target = config.languages
-    tests = ",".join(f"text/bpe.{split}" for split in config.splits if split.startswith("test"))
-    files = ["--trainpref", "text/bpe.train", "--validpref", "text/bpe.valid", "--testpref", tests]
-    joined = ["--joined-dictionary"] if config.joined_dictionary else []
-    _preprocess(work, workers, ["--source-lang", source, "--target-lang", target, *files], ".", [*joined, *given])
 
 
 def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:
@@ -55,8 +52,7 @@ def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encod
         for split in labels:
             shutil.copyfile(work / f"text/{split}.label", work / f"label/{split}.label")
         return
-    in_order = (f"{label} 1" for label in TASKS[config.glue].labels)  # of the classes
-    write_lines(work / "text/label.txt", in_order)
+    write_lines(work / "text/label.txt", (f"{label} 1" for label in TASKS[config.glue].labels))
     files = _prefixes({split: f"text/{split}.label" for split in labels})
     _preprocess(work, workers, ["--only-source", *files], "label", ["--srcdict", "text/label.txt"])
 

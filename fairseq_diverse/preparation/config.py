@@ -65,7 +65,7 @@ class DataConfig:
     @property
     def tests(self) -> tuple[str, ...]:
         """Names of the test sets; a single test set that is not in a list is called test."""
-        return _test_names(self.files["test"]) if "test" in self.files else ()
+        return tuple(map(name_of_test, self.files["test"])) if self.named else ("test",) * ("test" in self.files)
 
     @property
     def translates(self) -> bool:
@@ -97,7 +97,10 @@ class DataConfig:
     @property
     def splits(self) -> dict[str, str]:
         """Split -> prefix of its raw files; further test sets are the splits test1, test2, ..."""
-        return _splits(self.files)
+        if not self.named:
+            return self.files
+        first, *more = self.files["test"]
+        return {**self.files, "test": first} | {f"test{number}": prefix for number, prefix in enumerate(more, start=1)}
 
     @classmethod
     def load(cls, path: Path) -> "DataConfig":
@@ -122,11 +125,10 @@ class DataConfig:
             language = given.get(side)
             code = language.replace("-", "_") if isinstance(language, str) else ""  # fairseq splits names at hyphens
             if not code.isidentifier():
-                wanted = 'a language code such as "en" or "zh-CN"'
-                raise ValueError(f"{side}: must be {wanted}, not {language!r}")
-            sides[side] = {"language": code} | ({"raw": language} if code != language else {})
-            if (rules := base_language(language)) != language:
-                sides[side]["rules"] = rules
+                raise ValueError(f'{side}: must be a language code such as "en" or "zh-CN", not {language!r}')
+            further = {"raw": language} if code != language else {}
+            further |= {"rules": rules} if (rules := base_language(language)) != language else {}
+            sides[side] = {"language": code, **further}
         if len({side["language"] for side in sides.values()}) < len(sides):
             raise ValueError(f"source and target are both {given['source']}; give two languages")
         for key, default in SIDE_DEFAULTS.items():
@@ -151,13 +153,15 @@ class DataConfig:
         if bpe["threshold"] and bpe["kind"] != "subword-nmt":
             raise ValueError("bpe: threshold needs the kind subword-nmt")
         joined = _typed("joined-dictionary", given.get("joined-dictionary", bpe["joint"]), True)
+        config = cls(name, sides, files, limits, bpe, joined)
         if "target" not in given:
             if "sources" in given:
                 raise ValueError("sources: archives are for two languages; name a target")
-            return cls(name, sides, files, limits, bpe, joined).monolingual()
+            return config.monolingual()
+        if "sources" not in given:
+            return config
         languages = (given["source"], given["target"])
-        sources = Sources.from_mapping(given["sources"], languages, _splits(files)) if "sources" in given else None
-        return cls(name, sides, files, limits, bpe, joined, sources)
+        return replace(config, sources=Sources.from_mapping(given["sources"], languages, config.splits))
 
     def as_dict(self) -> dict[str, Any]:
         """All settings of the preparation (not the name), in the order of the configuration file."""
@@ -173,33 +177,22 @@ class DataConfig:
 
 def _files(given: Any) -> dict[str, Any]:
     """The section ``files``, checked; ``test`` stays the list that it may be."""
+    defaults = {split: split for split in SPLITS}
     tests = given.get("test") if isinstance(given, dict) else None
     if not isinstance(tests, list):
-        return _section("files", given, {split: split for split in SPLITS})
+        return _section("files", given, defaults)
     if not tests or not all(isinstance(prefix, str) for prefix in tests):
         raise ValueError(f"files: test: a prefix or a list of prefixes expected, got {tests!r}")
-    names = _test_names(tests)
+    names = [*map(name_of_test, tests)]
     if wrong := [name for name in names if not TEST_NAME.fullmatch(name)]:
-        raise ValueError(
-            f"files: test: {wrong[0]!r} cannot be the name of a test set: letters, digits and . _ + - only"
-        )
+        allowed = "letters, digits and . _ + - only"
+        raise ValueError(f"files: test: {wrong[0]!r} cannot be the name of a test set: {allowed}")
     if len(set(names)) < len(names) or {"train", "valid"} & set(names) or "test" in names[1:]:
         raise ValueError(
             f"files: test: {', '.join(names)}: the names of test sets (a prefix without folders) must differ from each "
             "other and from train, valid and test"
         )
-    return _section("files", {**given, "test": tests[0]}, {split: split for split in SPLITS}) | {"test": tests}
-
-
-def _test_names(tests: str | list[str]) -> tuple[str, ...]:
-    return tuple(map(name_of_test, tests)) if isinstance(tests, list) else ("test",)
-
-
-def _splits(files: dict[str, Any]) -> dict[str, str]:
-    if "test" not in files:
-        return files
-    tests = files["test"] if isinstance(files["test"], list) else [files["test"]]
-    return {**files, "test": tests[0]} | {f"test{number}": prefix for number, prefix in enumerate(tests) if number}
+    return _section("files", {**given, "test": tests[0]}, defaults) | {"test": tests}
 
 
 def _section(name: str, given: Any, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -208,11 +201,10 @@ def _section(name: str, given: Any, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:
-    wanted = type(default)
-    if wanted is float and type(value) is int:
-        value = float(value)
-    if type(value) is not wanted:
-        raise ValueError(f"{name}: must be {wanted.__name__}, not {value!r}")
+    if type(default) is float and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        raise ValueError(f"{name}: must be {type(default).__name__}, not {value!r}")
     return value
 
 

@@ -19,29 +19,23 @@ def fetch(
     """Download the archives that are missing in ``folder``; ``by_hand`` has those that a user must download.
 
     An archive is downloaded as ``NAME.part`` (an existing part is continued) and renamed when it is complete. Nothing
-    is downloaded while an archive that must be downloaded by hand is missing.
-
-    Raises:
-        ValueError: archives are missing and cannot or must not be downloaded; lists them with their addresses.
+    is downloaded while an archive that must be downloaded by hand is missing. Raises ``ValueError``: archives are
+    missing and cannot or must not be downloaded; lists them with their addresses.
     """
-    why = ""
-    if download and not _absent(by_hand, folder):
+    absent, why = [name for name in (*archives, *by_hand) if not (folder / name).is_file()], ""
+    if download and absent and by_hand.keys().isdisjoint(absent):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _absent(archives, folder):
-            try:
-                _download(archives[name], folder / name)
-            except (OSError, HTTPException) as error:  # URLError is an OSError
-                why = f" ({name}: {getattr(error, 'reason', None) or error})"
-                break
-    listed = [f"  {name}  {archives[name]}" for name in _absent(archives, folder)]
-    listed += [f"  {name}  by hand: {by_hand[name]}" for name in _absent(by_hand, folder)]
-    if listed:
-        files = f"1 {what} is" if len(listed) == 1 else f"{len(listed)} {what}s are"
+        try:
+            while absent:
+                _download(archives[absent[0]], folder / absent[0])
+                absent.pop(0)
+        except (OSError, HTTPException) as error:  # URLError is an OSError
+            why = f" ({absent[0]}: {getattr(error, 'reason', None) or error})"
+    if absent:
+        addresses = {name: f"by hand: {page}" for name, page in by_hand.items()} | archives
+        listed = [f"  {name}  {addresses[name]}" for name in absent]
+        files = f"1 {what} is" if len(absent) == 1 else f"{len(absent)} {what}s are"
         raise ValueError("\n".join([f"{files} missing{why}; put into {folder.resolve()}:", *listed]))
-
-
-def _absent(names: dict[str, str], folder: Path) -> list[str]:
-    return [name for name in names if not (folder / name).is_file()]
 
 
 def _download(address: str, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -71,11 +72,9 @@ def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
     """The examples of train, valid and test.
 
     All groups of evidence count. Where a line names no documents, they are those of its evidence, or the one called as
-    the line itself.
-
-    Raises:
-        ValueError: a file is missing or empty; a line is not JSON, lacks a key or has another type there; a document
-            is missing, or evidence is outside it; a class does not occur in training. Names file, line and key.
+    the line itself. Raises ``ValueError``: a file is missing or empty; a line is not JSON, lacks a key or has another
+    type there; a document is missing, or evidence is outside it; a class does not occur in training. Names file, line
+    and key.
     """
     if missing := [name for name in FILES.values() if not (folder / name).is_file()]:
         raise ValueError(f"{folder}: lacks {', '.join(missing)}; {BY_HAND}")
@@ -84,21 +83,20 @@ def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
     known = {annotation.label for annotation in found["train"]}
     if len(known) < 2:
         raise ValueError(f"{folder / FILES['train']}: classification: one class only, {', '.join(known)}")
+    classes = f"not a class of {FILES['train']}: {', '.join(sorted(known))}"
     for split, annotations in found.items():
         for number, annotation in enumerate(annotations, start=1):
             if annotation.label not in known:
-                raise ValueError(
-                    f"{folder / FILES[split]}, line {number}: classification: {annotation.label!r} is not a class of "
-                    f"{FILES['train']}: {', '.join(sorted(known))}"
-                )
+                where = f"{folder / FILES[split]}, line {number}"
+                raise ValueError(f"{where}: classification: {annotation.label!r} is {classes}")
     return found
 
 
 def _objects(path: Path) -> Iterator[tuple[str, Any]]:
     """Where it is, and the object of each line."""
-    empty = True
+    number = 0
     for number, line in enumerate(iterate_lines(path), start=1):
-        where, empty = f"{path}, line {number}", False
+        where = f"{path}, line {number}"
         try:
             content = json.loads(line)
             if "\\u" in line:  # half of a character cannot be written again
@@ -108,7 +106,7 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
         if not isinstance(content, dict):
             raise ValueError(f"{where}: a JSON object expected")
         yield where, content
-    if empty:
+    if not number:
         raise ValueError(f"{path}: empty")
 
 
@@ -158,9 +156,9 @@ def _read_split(path: Path, documents: _Documents) -> Iterator[Annotation]:
             if docid not in texts:
                 raise ValueError(f"{where}: evidences: docid: {docid!r} is not in docids, {', '.join(names)}")
             if not 0 <= one.start_token < one.end_token <= len(texts[docid]):
+                outside = f"outside document {docid!r}, which has {len(texts[docid])} words"
                 raise ValueError(
-                    f"{where}: evidences: start_token {one.start_token}, end_token {one.end_token}: outside document "
-                    f"{docid!r}, which has {len(texts[docid])} words"
+                    f"{where}: evidences: start_token {one.start_token}, end_token {one.end_token}: {outside}"
                 )
             marks[docid][one.start_token : one.end_token] = [1] * (one.end_token - one.start_token)
         words, marked = [*chain(*texts.values())], [*chain(*marks.values())]
@@ -202,7 +200,7 @@ def prepare_eraser(
         work.mkdir(parents=True)
         written: dict[str, list[str]] = {}
         for split, annotations in examples.items():
-            (work / FILES[split]).write_bytes((folder / FILES[split]).read_bytes())
+            shutil.copyfile(folder / FILES[split], work / FILES[split])
             texts: dict[str, None] = {}
             for annotation in annotations:
                 query = " ".join(word for word in annotation.query if word != SEPARATOR)

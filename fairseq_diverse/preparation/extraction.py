@@ -15,9 +15,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
 from hashlib import file_digest, sha256
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, unquote
@@ -65,38 +67,30 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
 
     The text of each archive is kept in ``raw/parts`` until all are extracted, so an interrupted extraction resumes with
     the next archive. From .sgm and .xml files the segments are extracted, from IWSLT's train.tags the sentences, titles
-    and descriptions.
-
-    Raises:
-        ValueError: an archive is damaged, lacks a member, differs from the configuration, or contains far more than its
-            size allows; a text is not UTF-8; or the two sides have different numbers of lines.
+    and descriptions. Raises ``ValueError``: an archive is damaged, lacks a member, differs from the configuration, or
+    contains far more than its size allows; a text is not UTF-8; or the two sides have different numbers of lines.
     """
     sources = _sources(config)
-    languages = config.endings
-    for name in _used(sources):
+    used = sorted({part.archive for parts in sources.files.values() for part in parts})
+    for name in used:
         refuse_other(archives / name, **sources.checks.get(name, {}))
-    unpacked = {name: _unpack(config, archives / name, raw / "parts") for name in _used(sources)}
-    lines: dict[str, list[int]] = {}
+    unpacked = {name: _unpack(config, archives / name, raw / "parts") for name in used}
+    names, lines = list[str](), dict[str, list[int]]()
     for prefix, parts in sources.files.items():
+        names += (both := [f"{prefix}.{language}" for language in config.endings])
         lines[prefix] = []
-        with (
-            atomic_write(raw / f"{prefix}.{languages[0]}", "wb") as source,
-            atomic_write(raw / f"{prefix}.{languages[1]}", "wb") as target,
-        ):
+        with ExitStack() as stack:
+            files = [stack.enter_context(atomic_write(raw / name, "wb")) for name in both]
             for part in parts:
-                counts = [
-                    _append(unpacked[part.archive], member, file)
-                    for member, file in zip(part.members, (source, target), strict=True)
-                ]
-                if counts[0] != counts[1]:
-                    (one, two), (a, b) = part.members, counts
+                a, b = map(_append, [unpacked[part.archive]] * 2, part.members, files)
+                if a != b:
+                    one, two = part.members
                     raise ValueError(f"{archives / part.archive}: {one} has {a:,} lines and {two} {b:,}")
-                lines[prefix].append(counts[0])
-    names = [f"{prefix}.{language}" for prefix in sources.files for language in languages]
+                lines[prefix].append(a)
     stamp = {
         "files": _wanted(config),
         "checks": sources.checks,
-        "archives": {name: _identity(archives / name) for name in _used(sources)},
+        "archives": {name: _identity(archives / name) for name in used},
         "lines": lines,
         "sizes": {name: (raw / name).stat().st_size for name in names},
     }
@@ -121,15 +115,10 @@ def _sources(config: DataConfig) -> Sources:
     return config.sources
 
 
-def _used(sources: Sources) -> list[str]:
-    return sorted({part.archive for parts in sources.files.values() for part in parts})
-
-
 def _wanted(config: DataConfig) -> dict[str, list[Any]]:
     """The files for the stamp, as JSON values."""
-    return {
-        prefix: [[part.archive, *part.members] for part in parts] for prefix, parts in _sources(config).files.items()
-    }
+    files = _sources(config).files.items()
+    return {prefix: [[part.archive, *part.members] for part in parts] for prefix, parts in files}
 
 
 def _identity(path: Path) -> list[int]:
@@ -154,15 +143,8 @@ def refuse_other(archive: Path, bytes: int | None = None, sha256: str | None = N
 
 def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
     """A folder with the text of every wanted member, named by its quoted path; created only if it is missing."""
-    patterns = sorted(
-        {
-            member
-            for parts in _sources(config).files.values()
-            for part in parts
-            if part.archive == archive.name
-            for member in part.members
-        }
-    )
+    parts = [part for part in chain(*_sources(config).files.values()) if part.archive == archive.name]
+    patterns = sorted({member for part in parts for member in part.members})
     key = sha256(json.dumps([archive.name, *_identity(archive), *patterns]).encode()).hexdigest()[:16]
     made = folder / key
     if made.exists():
@@ -185,7 +167,8 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
             tqdm.wrapattr(opened, "read", size, desc=f"extract {archive.name}", mininterval=INTERVAL) as f,
         ):
             for name, stream in _members(f, archive.name, patterns, spend):
-                with open(work / _quoted(name), "w", encoding="utf-8", newline="\n") as out:
+                quoted = quote(name, safe="", errors="surrogateescape").replace(".", "%2E")
+                with open(work / quoted, "w", encoding="utf-8", newline="\n") as out:
                     for line in _lines(stream, name, f"{archive}: {name}"):
                         spend(len(line))
                         out.write(f"{line}\n")
@@ -204,11 +187,6 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return made
-
-
-def _quoted(name: str) -> str:
-    """A member's path as a file name."""
-    return quote(name, safe="", errors="surrogateescape").replace(".", "%2E")
 
 
 def _members(opened: Any, name: str, patterns: list[str], spend: Callable[[int], None]) -> Iterator[tuple[str, Any]]:

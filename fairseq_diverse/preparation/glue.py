@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.files import iterate_lines
@@ -19,25 +19,18 @@ HIGHEST = 5.0  # score of STS-B
 SCORE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?")
 
 
-class AsText(NamedTuple):
-    """A task as text (Raffel et al., 2020, appendix D): its name, the names of its sentences with their places among
-    ``inputs``, and the words of its labels, in the order of their numbers."""
-
-    name: str
-    parts: tuple[tuple[str, int], ...]
-    words: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
 class GlueTask:
     """A task and the columns of its files.
 
     ``inputs``: the columns of one or two sentences; ``label``: the column of the label; ``labels``: its values, in the
     order of their numbers, none for a score; ``metrics``: of ``fairseq_diverse.metrics.glue``, the first one counts in
-    GLUE's average; ``examples``: training examples; ``text``: how it is written for T5; ``dev`` and ``test``: files by
-    the name of their figures; ``unnamed``: names of the columns of training and dev files that have no header;
-    ``skips``: whether training and dev files have lines that are not examples, which fairseq's recipe for GLUE leaves
-    out.
+    GLUE's average; ``examples``: training examples; ``dev`` and ``test``: files by the name of their figures;
+    ``unnamed``: names of the columns of training and dev files that have no header; ``skips``: whether training and dev
+    files have lines that are not examples, which fairseq's recipe for GLUE leaves out.
+
+    As text (Raffel et al., 2020, appendix D): ``words`` are those of the labels, by default the labels themselves;
+    ``parts`` are the names of the sentences with their places among ``inputs``, by default these.
     """
 
     name: str
@@ -46,7 +39,8 @@ class GlueTask:
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     examples: int
-    text: AsText
+    words: tuple[str, ...] = ()
+    parts: tuple[tuple[str, int], ...] = ()
     dev: tuple[tuple[str, str], ...] = (("", "dev"),)
     test: tuple[tuple[str, str], ...] = (("", "test"),)
     unnamed: tuple[str, ...] = ()
@@ -66,18 +60,20 @@ class GlueTask:
 
     def as_text(self, inputs: Sequence[str]) -> str:
         """The sentences of an example as one text: ``mrpc sentence1: ... sentence2: ...``."""
-        return " ".join([self.text.name, *(f"{name}: {inputs[place]}" for name, place in self.text.parts)])
+        parts = self.parts or [(name, place) for place, name in enumerate(self.inputs)]
+        return " ".join([self.name.lower().replace("-", ""), *(f"{name}: {inputs[place]}" for name, place in parts)])
 
     def answer(self, label: str) -> str:
         """The word of a label; a score (a share of the highest one) rounded to 0.2, with one decimal."""
         if self.regression:
             return f"{round(round(float(label) * HIGHEST * 5, 6)) / 5:.1f}"
-        return self.text.words[self.labels.index(label)]
+        return (self.words or self.labels)[self.labels.index(label)]
 
     def read_answers(self, answers: Sequence[str]) -> list[float | None]:
         """The numbers of the classes that words mean, or the shares of the highest score; None: of none."""
         if not self.regression:
-            return [self.text.words.index(word) if word in self.text.words else None for word in answers]
+            words = self.words or self.labels
+            return [words.index(word) if word in words else None for word in answers]
         scores = [float(word) if SCORE.fullmatch(word) else None for word in answers]
         return [None if score is None else score / HIGHEST for score in scores]
 
@@ -88,88 +84,32 @@ class GlueTask:
 
 
 YES_NO = ("0", "1")
-TWO_SENTENCES = (("sentence1", 0), ("sentence2", 1))
+QUESTIONS = ("question1", "question2")
+TWO = ("sentence1", "sentence2")
 ENTAILED = ("entailment", "not_entailment")
 F1 = ("f1", "accuracy")
+MRPC = (("sentence1", 0), ("sentence2", 1))
+COLA = ("source", "label", "note", "sentence")
+MNLI: dict[str, Any] = {
+    "parts": (("hypothesis", 1), ("premise", 0)),
+    "dev": (("-m", "dev_matched"), ("-mm", "dev_mismatched")),
+    "test": (("-m", "test_matched"), ("-mm", "test_mismatched")),
+}
 TASKS = {
     task.name: task
     for task in (
         GlueTask(
-            "CoLA",
-            ("sentence",),
-            "label",
-            YES_NO,
-            ("matthews",),
-            8551,
-            AsText("cola", (("sentence", 0),), ("unacceptable", "acceptable")),
-            unnamed=("source", "label", "note", "sentence"),
+            "CoLA", ("sentence",), "label", YES_NO, ("matthews",), 8551, ("unacceptable", "acceptable"), unnamed=COLA
         ),
+        GlueTask("SST-2", ("sentence",), "label", YES_NO, ("accuracy",), 67349, ("negative", "positive")),
         GlueTask(
-            "SST-2",
-            ("sentence",),
-            "label",
-            YES_NO,
-            ("accuracy",),
-            67349,
-            AsText("sst2", (("sentence", 0),), ("negative", "positive")),
+            "MRPC", ("#1 String", "#2 String"), "Quality", YES_NO, F1, 3668, ("not_equivalent", "equivalent"), MRPC
         ),
-        GlueTask(
-            "MRPC",
-            ("#1 String", "#2 String"),
-            "Quality",
-            YES_NO,
-            F1,
-            3668,
-            AsText("mrpc", TWO_SENTENCES, ("not_equivalent", "equivalent")),
-        ),
-        GlueTask(
-            "STS-B",
-            ("sentence1", "sentence2"),
-            "score",
-            (),
-            ("pearson", "spearman"),
-            5749,
-            AsText("stsb", TWO_SENTENCES),
-        ),
-        GlueTask(
-            "QQP",
-            ("question1", "question2"),
-            "is_duplicate",
-            YES_NO,
-            F1,
-            363846,
-            AsText("qqp", (("question1", 0), ("question2", 1)), ("not_duplicate", "duplicate")),
-            skips=True,
-        ),
-        GlueTask(
-            "MNLI",
-            ("sentence1", "sentence2"),
-            "gold_label",
-            ("contradiction", "neutral", "entailment"),
-            ("accuracy",),
-            392702,
-            AsText("mnli", (("hypothesis", 1), ("premise", 0)), ("contradiction", "neutral", "entailment")),
-            dev=(("-m", "dev_matched"), ("-mm", "dev_mismatched")),
-            test=(("-m", "test_matched"), ("-mm", "test_mismatched")),
-        ),
-        GlueTask(
-            "QNLI",
-            ("question", "sentence"),
-            "label",
-            ENTAILED,
-            ("accuracy",),
-            104743,
-            AsText("qnli", (("question", 0), ("sentence", 1)), ENTAILED),
-        ),
-        GlueTask(
-            "RTE",
-            ("sentence1", "sentence2"),
-            "label",
-            ENTAILED,
-            ("accuracy",),
-            2490,
-            AsText("rte", TWO_SENTENCES, ENTAILED),
-        ),
+        GlueTask("STS-B", TWO, "score", (), ("pearson", "spearman"), 5749),
+        GlueTask("QQP", QUESTIONS, "is_duplicate", YES_NO, F1, 363846, ("not_duplicate", "duplicate"), skips=True),
+        GlueTask("MNLI", TWO, "gold_label", ("contradiction", "neutral", "entailment"), ("accuracy",), 392702, **MNLI),
+        GlueTask("QNLI", ("question", "sentence"), "label", ENTAILED, ("accuracy",), 104743),
+        GlueTask("RTE", TWO, "label", ENTAILED, ("accuracy",), 2490),
     )
 }
 NAMES = tuple(f"{PREFIX}{name}" for name in TASKS)
@@ -186,10 +126,8 @@ def split_name(name: str) -> tuple[GlueTask, str] | None:
     """The task that the name of a data set means and the data set whose dictionary it has, "" for none.
 
     ``glue-CoLA`` is CoLA by itself, ``glue-CoLA@NAME`` CoLA with dictionary and subwords of NAME, ``glue-CoLA@bert``
-    with those of a BERT. With ``.text`` behind the task, it is as text (`is_text`). None for other names.
-
-    Raises:
-        ValueError: no such task.
+    with those of a BERT. With ``.text`` behind the task, it is as text (`is_text`). None for other names. Raises
+    ``ValueError``: no such task.
     """
     if not name.startswith(PREFIX):
         return None
@@ -203,11 +141,7 @@ def split_name(name: str) -> tuple[GlueTask, str] | None:
 
 
 def named_as_text(name: str) -> str:
-    """The name of the same task as text.
-
-    Raises:
-        ValueError: no task of GLUE.
-    """
+    """The name of the same task as text. Raises ``ValueError``: no task of GLUE."""
     if not split_name(name):
         raise ValueError(f"--as-text: {name} is not a task of GLUE; known: {', '.join(NAMES)}")
     task, at, encoding = name.partition("@")
@@ -223,10 +157,8 @@ def read_examples(path: Path, task: GlueTask, labelled: bool, strict: bool = Fal
     """The examples of a file in GLUE's own format: tab-separated, quotes are ordinary characters.
 
     Where ``task.skips``, None stands for a line of training or dev data with a wrong number of columns, unless
-    ``strict``. A score becomes a share of the highest one, 0 to 1, as in fairseq's recipe.
-
-    Raises:
-        ValueError: a column, a label or a sentence is missing or unknown; names file and line.
+    ``strict``. A score becomes a share of the highest one, 0 to 1, as in fairseq's recipe. Raises ``ValueError``: a
+    column, a label or a sentence is missing or unknown; names file and line.
     """
     columns = task.unnamed if labelled else ()
     wanted = (*task.inputs, task.label) if labelled else task.inputs
@@ -236,10 +168,8 @@ def read_examples(path: Path, task: GlueTask, labelled: bool, strict: bool = Fal
         if not columns:
             columns = tuple(cells)
             if missing := [name for name in wanted if name not in columns]:
-                raise ValueError(
-                    f"{path}, line 1: no column {', '.join(missing)}; files of {task.name} start with the names of "
-                    f"their columns, {', '.join(wanted)} among them"
-                )
+                named = f"files of {task.name} start with the names of their columns, {', '.join(wanted)} among them"
+                raise ValueError(f"{path}, line 1: no column {', '.join(missing)}; {named}")
             if twice := [name for name in wanted if columns.count(name) > 1]:
                 raise ValueError(f"{path}, line 1: column {twice[0]} twice; leave one of them out")
             continue

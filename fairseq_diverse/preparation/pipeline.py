@@ -17,18 +17,14 @@ AGAIN = "prepare the data again (with --overwrite)"
 
 
 def read_record(data_dir: str | Path) -> dict[str, Any]:
-    """``preprocess.json`` of a prepared directory.
-
-    Raises:
-        ValueError: missing, truncated, from another program or of a newer schema; names the file.
-    """
+    """``preprocess.json`` of a prepared directory. Raises ``ValueError``: missing, truncated, from another program or
+    of a newer schema; names the file."""
     path = Path(data_dir) / FILE
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(
-            f"{path}: cannot be read ({error.strerror}); was {data_dir} written by `fairseq-diverse prepare`?"
-        ) from None
+        asked = f"was {data_dir} written by `fairseq-diverse prepare`?"
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); {asked}") from None
     except ValueError:
         raise ValueError(f"{path}: truncated or not JSON; {AGAIN}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT or not isinstance(record.get("schema"), int):
@@ -39,37 +35,29 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
 
 
 def lowercased(data_dir: str | Path, side: str = "target") -> bool:
-    """Whether a side was lower-cased; translations must then be compared with lower-cased references.
-
-    Raises:
-        ValueError: as ``read_record``.
-    """
+    """Whether a side was lower-cased; translations must then be compared with lower-cased references. Raises
+    ``ValueError``: as ``read_record``."""
     return entry(data_dir, read_record(data_dir), "config", "sides", side, "lowercase")
 
 
 def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
-    """The value of nested keys in a prepared directory's record.
-
-    Raises:
-        ValueError: a key is missing, or a language is not valid; names the file.
-    """
+    """The value of nested keys in a prepared directory's record. Raises ``ValueError``: a key is missing, or a language
+    is not valid; names the file."""
+    path = Path(data_dir) / FILE
     for key in keys:
         if not isinstance(record, dict) or key not in record:
-            raise ValueError(f"{Path(data_dir) / FILE}: incomplete ({key}); {AGAIN}")
+            raise ValueError(f"{path}: incomplete ({key}); {AGAIN}")
         record = record[key]
     if keys[-1] in ("source", "target") and not (isinstance(record, str) and record.isidentifier()):
-        raise ValueError(f"{Path(data_dir) / FILE}: {keys[-1]}: {record!r} is not a language; {AGAIN}")
+        raise ValueError(f"{path}: {keys[-1]}: {record!r} is not a language; {AGAIN}")
     if keys[-1] == "hash" and not isinstance(record, str):
-        raise ValueError(f"{Path(data_dir) / FILE}: damaged (hash); {AGAIN}")
+        raise ValueError(f"{path}: damaged (hash); {AGAIN}")
     return record
 
 
 def languages(data_dir: str | Path, record: Any) -> tuple[str, str]:
-    """Source and target language of a prepared directory; the target is empty where there is one language.
-
-    Raises:
-        ValueError: as ``entry``.
-    """
+    """Source and target language of a prepared directory; the target is empty where there is one language. Raises
+    ``ValueError``: as ``entry``."""
     target = "" if isinstance(record, dict) and record.get("target") == "" else entry(data_dir, record, "target")
     return entry(data_dir, record, "source"), target
 
@@ -83,10 +71,7 @@ def glue_task(record: Any) -> str | None:
 
 def test_sets(data_dir: str | Path, record: Any) -> dict[str, str | None]:
     """Names of a prepared directory's test sets, in the order of test, test1, ..., with the hashes that the record has.
-
-    Raises:
-        ValueError: they are damaged; names the file.
-    """
+    Raises ``ValueError``: they are damaged; names the file."""
     tests = record.get("tests", {"test": None})
     if not isinstance(tests, dict) or not tests or not all(map(TEST_NAME.fullmatch, tests)):
         raise ValueError(f"{Path(data_dir) / FILE}: damaged (tests); {AGAIN}")
@@ -124,16 +109,11 @@ class Preprocessing:
         try:
             config, bpe = record["config"], record["bpe"]
             tokens, subwords = {}, {}
-            for side in config["sides"]:
-                truecaser, vocabulary = record["truecaser"][side], bpe["vocabulary"][side]
-                model = truecaser and inside(data_dir, truecaser)
-                tokens[side] = Tokens(config["sides"][side], model, record.get(TRUECASING) == MOSES, bpe["kind"])
-                subwords[side] = Subwords(
-                    bpe["kind"],
-                    inside(data_dir, bpe["model"][side]),
-                    vocabulary and inside(data_dir, vocabulary),
-                    bpe["threshold"],
-                )
+            for side, steps in config["sides"].items():
+                names = record["truecaser"][side], bpe["model"][side], bpe["vocabulary"][side]
+                truecaser, model, vocabulary = (name and inside(data_dir, name) for name in names)
+                tokens[side] = Tokens(steps, truecaser, record.get(TRUECASING) == MOSES, bpe["kind"])
+                subwords[side] = Subwords(bpe["kind"], model, vocabulary, bpe["threshold"])
             return cls(source, target, record["hash"], record, tokens, subwords)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{data_dir / FILE}: incomplete ({error}); {AGAIN}") from None

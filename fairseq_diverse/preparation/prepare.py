@@ -7,7 +7,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,8 @@ def prepare(
         for split, prefix in config.splits.items()
         if not (hold_out and split == "valid")
     }
-    labels = [f"{split}.label" for split in files if config.glue and not config.translates and split[:4] != "test"]
-    copied = [*labels, *beside]
+    labelled = config.glue and not config.translates
+    copied = [*(f"{split}.label" for split in files if labelled and split[:4] != "test"), *beside]
     read = dict(chain(*files.values(), ((name, raw / name) for name in copied)))
     wanted = _wanted(config, read, encoding, hold_out)
     if _existing(out, wanted, strict, overwrite):
@@ -87,9 +87,11 @@ def prepare(
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
     tokens = tuple(Tokens(side, subwords=config.bpe["kind"]) for side in config.sides.values())
     paths = {split: tuple(path for _, path in pair) for split, pair in files.items()}
-    _refuse_training_text(paths)
+    for split, pair in paths.items():  # `_warn_of_overlap` names equal text in other files
+        if split != "train" and all(map(os.path.samefile, pair, paths["train"])):
+            raise ValueError(f"{pair[0]}: the {split} split is the training text, {paths['train'][0]}")
     totals = {split: count_sentences(pair, config.endings) for split, pair in paths.items()}
-    packages = (*PACKAGES, "tokenizers") if config.bpe["kind"] == "wordpiece" else PACKAGES
+    packages = [*PACKAGES, *["tokenizers"] * (config.bpe["kind"] == "wordpiece")]
     found = {"python": platform.python_version()} | versions(packages)
     with alone(out, resumes) as work:
         if _existing(out, wanted, strict, overwrite):  # by a process that had the lock before
@@ -114,19 +116,16 @@ def prepare(
         put_in_place(work, out, kept=TREES)
     for line in _summary(config, counts):
         say(line)
-    sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
-    say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
+    folder = out / config.languages[0] if labelled else out
+    files_of = (
+        {language: f"dict.{language}.txt" for language in config.languages} if config.translates else {"": "dict.txt"}
+    )
+    sizes = (f"{language} {sum(1 for _ in iterate_lines(folder / name)):,}" for language, name in files_of.items())
+    say(f"prepared {out}: dictionary {', '.join(map(str.strip, sizes))}; hash {record['hash'][:12]}")
     if config.translates and not config.glue:
         _warn_of_ceiling(config, tokens[-1], out)
         _warn_of_overlap(config, out)
     return True
-
-
-def _refuse_training_text(paths: dict[str, tuple[Path, ...]]) -> None:
-    """Refuse validation and test sets whose files are those of training; `_warn_of_overlap` names equal text."""
-    for split, pair in paths.items():
-        if split != "train" and all(map(os.path.samefile, pair, paths["train"])):
-            raise ValueError(f"{pair[0]}: the {split} split is the training text, {paths['train'][0]}")
 
 
 def _wanted(config: DataConfig, read: Mapping[str, Path], encoding: Encoding | None, hold_out: int) -> dict[str, Any]:
@@ -141,7 +140,9 @@ def _wanted(config: DataConfig, read: Mapping[str, Path], encoding: Encoding | N
 
 def _record(config: DataConfig, text: Path, made: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
     """The contents of ``preprocess.json``."""
-    tests = [_texts(text, config, split) for split in config.splits if split not in ("train", "valid")]
+    kinds = [*product(("", "tok.", "bpe."), config.languages)]  # cleaned, tokenized, in subwords
+    others = [split for split in config.splits if split not in ("train", "valid")]
+    tests = [[text / f"{kind}{split}.{language}" for kind, language in kinds] for split in others]
     shared = set(text.iterdir())
     if config.translates:  # a further test set leaves runs what they are
         shared = shared.difference(*tests[1:])
@@ -177,8 +178,7 @@ def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     changed = [(before, after) for before, after in pairs if before != after]
     if changed and bleu < CEILING:  # without 4-grams, BLEU is 0 for equal lines, too
         text = f"tokenized and detokenized, the validation references have BLEU {bleu:.1f}, the most one can reach"
-        text += f"; {changed[0][0]!r} becomes {changed[0][1]!r}"
-        warn(text + f"; {remedy}" * spaced_stops(references))
+        warn(f"{text}; {changed[0][0]!r} becomes {changed[0][1]!r}" + f"; {remedy}" * spaced_stops(references))
     elif spaced_stops(references):
         warn(f"the validation references have spaces before full stops; {remedy}")
 
@@ -222,9 +222,8 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
         empty = entry(out, record, "splits", "train", "empty") and record.get("target")  # only pairs are dropped
         unclean = empty or any(entry(out, record, "splits", split, "replaced") for split in record["splits"])
         return not (strict and unclean)  # if unclean, preparing again refuses the line before replacing anything
-    raise ValueError(
-        f"{out}: prepared from another configuration or other raw files; choose another --out or add --overwrite"
-    )
+    other = "prepared from another configuration or other raw files"
+    raise ValueError(f"{out}: {other}; choose another --out or add --overwrite")
 
 
 @contextmanager
@@ -287,19 +286,6 @@ def _summary(config: DataConfig, counts: dict[str, dict[str, int]]) -> Iterator[
         parts += [f"{count['duplicates']:,} duplicates dropped"] if "duplicates" in count else []
         parts += [f"{count['filtered']:,} dropped by length"] if split == "train" and not config.glue else []
         yield ", ".join([*parts, f"line separators or NUL replaced in {count['replaced']:,} lines"])
-
-
-def _dictionary_sizes(config: DataConfig, out: Path) -> dict[str, int]:
-    """Entries of each dictionary, by language."""
-    files = {language: f"dict.{language}.txt" for language in config.languages}
-    if not config.translates:
-        files = {"": f"{config.languages[0]}/dict.txt" if config.glue else "dict.txt"}
-    return {language: sum(1 for _ in iterate_lines(out / name)) for language, name in files.items()}
-
-
-def _texts(text: Path, config: DataConfig, split: str) -> list[Path]:
-    """The files of a split in ``text/``: cleaned, tokenized, in subwords."""
-    return [text / f"{kind}{split}.{language}" for kind in ("", "tok.", "bpe.") for language in config.languages]
 
 
 def _text_hash(paths: Iterable[Path]) -> str:

@@ -6,7 +6,7 @@ from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SI
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.glue import AS_TEXT, ORIGIN, PREFIX, GlueTask, read_examples
 from fairseq_diverse.preparation.prepare import Say, prepare
-from fairseq_diverse.support.files import remove, temporary_path
+from fairseq_diverse.support.files import remove, temporary_path, write_lines
 
 BPE_SIZE = 8000  # of subwords that are learned on the task's own text
 
@@ -43,22 +43,19 @@ def prepare_glue(
         other = f"; it has no folder {task.name} either" * (folder == raw)
         raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN}){other}")
     suffixes = ["input"] if as_text else [f"input{number}" for number in range(len(task.inputs))]
-    named = {split: split for split in files}
+    sides = {suffix: {**SIDE_DEFAULTS, "language": "en", "suffix": suffix} for suffix in suffixes}
+    bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}
     if as_text:
         if encoding is None or encoding.bpe["kind"] != "t5":
             raise ValueError(
                 f"{PREFIX}{task.name}{AS_TEXT}: a task as text needs the subwords of a T5: --sentencepiece DIR, or "
                 f"{PREFIX}{task.name}{AS_TEXT}@DATA with data prepared with `bpe: {{kind: t5}}`"
             )
-        sides = {
-            side: {**encoding.steps, "language": name} for side, name in (("source", "input"), ("target", "label"))
-        }
-        config = DataConfig(task.name, sides, named, FILTER_DEFAULTS, encoding.bpe, True, glue=task.name)
-    else:
-        sides = {suffix: {**SIDE_DEFAULTS, "language": "en", "suffix": suffix} for suffix in suffixes}
-        bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}
-        config = DataConfig(task.name, sides, named, FILTER_DEFAULTS, bpe, True, glue=task.name)
-        config = encoding.applied(config) if encoding else config
+        sides = {side: encoding.steps | {"language": as_} for side, as_ in (("source", "input"), ("target", "label"))}
+        bpe = encoding.bpe
+    named = {split: split for split in files}
+    config = DataConfig(task.name, sides, named, FILTER_DEFAULTS, bpe, True, glue=task.name)
+    config = encoding.applied(config) if encoding and not as_text else config
     work = temporary_path(out.with_name(f"{out.name}.raw"))
     try:
         work.mkdir(parents=True)
@@ -76,17 +73,14 @@ def _extract(
     """Write the columns of a file as ``SPLIT.input0``, ``SPLIT.input1`` and ``SPLIT.label``; returns the number of
     lines that are no examples."""
     labelled = not split.startswith("test")
-    columns: dict[str, list[str]] = {name: [] for name in (*suffixes, *(["label"] if labelled or as_text else []))}
-    skipped = 0
-    for example in read_examples(path, task, labelled, strict):
-        if example is None:
-            skipped += 1
-            continue
-        cells = example.inputs if example.label is None else (*example.inputs, example.label)
+    examples = list(read_examples(path, task, labelled, strict))
+    rows: list[tuple[str, ...]] = []
+    for inputs, label in filter(None, examples):
         if as_text:  # a test set has no labels
-            cells = task.as_text(example.inputs), "" if example.label is None else task.answer(example.label)
-        for column, cell in zip(columns.values(), cells, strict=True):
-            column.append(cell)
-    for name, column in columns.items():
-        (work / f"{split}.{name}").write_bytes("".join(f"{cell}\n" for cell in column).encode())
-    return skipped
+            rows.append((task.as_text(inputs), "" if label is None else task.answer(label)))
+        else:
+            rows.append(inputs if label is None else (*inputs, label))
+    names = [*suffixes, "label"] if labelled or as_text else suffixes
+    for column, name in enumerate(names):
+        write_lines(work / f"{split}.{name}", (row[column] for row in rows))
+    return examples.count(None)

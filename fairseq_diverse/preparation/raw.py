@@ -89,11 +89,8 @@ def _test_set(prefix: str, languages: Sequence[str]) -> tuple[Path, Path]:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file.
-
-    Raises:
-        ValueError: it cannot be read; names a file of another kind that is there in its place.
-    """
+    """SHA-256 of a file. Raises ``ValueError``: it cannot be read; names a file of another kind that is there in its
+    place."""
     try:
         with open(path, "rb") as f:
             return hashlib.file_digest(f, "sha256").hexdigest()
@@ -105,33 +102,22 @@ def file_hash(path: Path) -> str:
 
 
 def sentences(paths: Sequence[Path], languages: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The sentences of one language, or pairs of two, of the files that `sides` found.
-
-    Raises:
-        ValueError: a file is damaged, not UTF-8, or of another form; names the file and the line.
-    """
-    kind = joint(paths[0])
-    if kind == ".tsv":
-        yield from _tsv(paths[0])
-    elif kind == ".tmx":
-        yield from _tmx(paths[0], languages)
-    else:
-        yield from zip(*map(_lines, paths), strict=True)
+    """The sentences of one language, or pairs of two, of the files that `sides` found. Raises ``ValueError``: a file is
+    damaged, not UTF-8, or of another form; names the file and the line."""
+    if not (kind := joint(paths[0])):
+        return zip(*map(_lines, paths), strict=True)
+    return _tsv(paths[0]) if kind == ".tsv" else _tmx(paths[0], languages)
 
 
 def count_sentences(paths: Sequence[Path], languages: Sequence[str]) -> int:
-    """The number of `sentences`, or of pairs.
-
-    Raises:
-        ValueError: as `sentences`; the sides differ, or a file is not ``WANTED``.
-    """
+    """The number of `sentences`, or of pairs. Raises ``ValueError``: as `sentences`; the sides differ, or a file is not
+    ``WANTED``."""
     if joint(paths[0]):
         return sum(1 for _ in bar(sentences(paths, languages), f"read {paths[0].name}"))
     lines = [_count(path) for path in paths]
     if lines[0] != lines[-1]:
-        raise ValueError(
-            f"{paths[0]} has {lines[0]:,} lines and {paths[1]} {lines[1]:,}; they are not two sides of one text"
-        )
+        counts = f"{paths[0]} has {lines[0]:,} lines and {paths[1]} {lines[1]:,}"
+        raise ValueError(f"{counts}; they are not two sides of one text")
     return lines[0]
 
 
@@ -187,13 +173,11 @@ def _bounded(lines: IO[bytes], path: Path) -> Iterator[bytes]:
 
 def _tsv(path: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(_lines(path), start=1):
-        cells = line.split("\t")
-        if len(cells) != 2:
-            raise ValueError(
-                f"{path}, line {number}: {len(cells)} column{'s' * (len(cells) != 1)}, where source, tab, target are "
-                "wanted; cut -f 1,2 takes the first two"
-            )
-        yield cells[0], cells[1]
+        source, *others = line.split("\t")
+        if len(others) != 1:
+            columns = f"{len(others) + 1} column{'s' * bool(others)}, where source, tab, target are wanted"
+            raise ValueError(f"{path}, line {number}: {columns}; cut -f 1,2 takes the first two")
+        yield source, others[0]
 
 
 def _tmx(path: Path, languages: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -207,9 +191,8 @@ def _tmx(path: Path, languages: Sequence[str]) -> Iterator[tuple[str, str]]:
             for _, unit in etree.iterparse(f, tag="{*}tu", remove_comments=True, remove_pis=True, **options):
                 dtd = unit.getroottree().docinfo.internalDTD
                 if dtd is not None and any(True for _ in dtd.iterentities()):
-                    raise ValueError(
-                        f"{path}: its DOCTYPE declares entities, which are never expanded; write it without"
-                    )
+                    declared = "its DOCTYPE declares entities"
+                    raise ValueError(f"{path}: {declared}, which are never expanded; write it without")
                 texts: dict[str, str] = {}
                 for version in unit.iterfind("{*}tuv"):
                     code = (version.get(LANG) or version.get("lang") or "").lower().replace("_", "-")
@@ -227,12 +210,10 @@ def _tmx(path: Path, languages: Sequence[str]) -> Iterator[tuple[str, str]]:
                 while unit.getprevious() is not None:
                     del unit.getparent()[0]
         except etree.XMLSyntaxError as error:
-            where = f"{path}, line {error.lineno or 1}"
-            raise ValueError(f"{where}: not TMX, or damaged ({error.msg})") from None
+            raise ValueError(f"{path}, line {error.lineno or 1}: not TMX, or damaged ({error.msg})") from None
     if not pairs:
-        raise ValueError(
-            f"{path}: no unit (tu) has both {' and '.join(languages)}; languages: {', '.join(found) or 'none'}"
-        )
+        both, there = " and ".join(languages), ", ".join(found) or "none"
+        raise ValueError(f"{path}: no unit (tu) has both {both}; languages: {there}")
 
 
 def _of_language(code: str, texts: dict[str, str]) -> str:
@@ -247,9 +228,8 @@ def _text(element: Any, path: Path) -> str:
     parts = [element.text or ""]
     for part in element:
         if not isinstance(part.tag, str):
-            raise ValueError(
-                f"{path}, line {part.sourceline}: the entity {part.text}, which is never expanded; write it"
-            )
+            where = f"{path}, line {part.sourceline}"
+            raise ValueError(f"{where}: the entity {part.text}, which is never expanded; write it")
         inner = part.tag.rpartition("}")[2]
         parts += ["" if inner in CODES else _text(part, path), part.tail or ""]
     return "".join(parts)

@@ -27,11 +27,11 @@ def truecase(
     for (side, side_steps), language in zip(config.sides.items(), config.languages, strict=True):
         if side_steps["truecase"]:
             given = encoding and encoding.truecaser
-            names[side] = f"text/{given.name if given else f'truecase.{language}'}"
-            model = work / f"{names[side]}"
+            model = work / "text" / (given.name if given else f"truecase.{language}")
+            names[side] = f"text/{model.name}"
             if not given:
                 steps(f"train {model.name}", _train_truecaser, work / f"text/tok.train.{language}", model)
-            tokens = Tokens(side_steps, model, encoding.moses if given and encoding else True)
+            tokens = Tokens(side_steps, model, not given or bool(encoding and encoding.moses))
             for split in config.splits:
                 path = work / f"text/tok.{split}.{language}"
                 steps(f"truecase {path.name}", _apply_truecaser, path, tokens, workers)
@@ -65,21 +65,17 @@ def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding
     vocabulary: dict[str, str | None] = dict.fromkeys(languages)
     if encoding:
         models = dict.fromkeys(languages, encoding.model.name)
-        vocabulary = dict.fromkeys(languages, f"text/{encoding.vocabulary.name}" if encoding.vocabulary else None)
-    else:
-        for model in sorted(set(models.values())):
-            paths = [text / f"tok.train.{language}" for language in languages if models[language] == model]
-            steps(f"learn {model}", _learn, bpe, paths, text / model)
+        vocabulary = dict.fromkeys(languages, encoding.vocabulary.name if encoding.vocabulary else None)
+    for model in [] if encoding else sorted(set(models.values())):
+        paths = [text / f"tok.train.{language}" for language in languages if models[language] == model]
+        steps(f"learn {model}", _learn, bpe, paths, text / model)
     for language in languages:
         if bpe["threshold"] and not encoding:
             segmenter = subwords.Subwords(bpe["kind"], text / models[language])
-            vocabulary[language] = f"text/bpe.vocab.{language}"
-            counted = text / f"bpe.vocab.{language}"
-            steps(f"count {counted.name}", _count, text / f"tok.train.{language}", segmenter, counted, workers)
-        allowed = vocabulary[language]
-        segmenter = subwords.Subwords(
-            bpe["kind"], text / models[language], work / allowed if allowed else None, bpe["threshold"]
-        )
+            vocabulary[language] = counted = f"bpe.vocab.{language}"
+            steps(f"count {counted}", _count, text / f"tok.train.{language}", segmenter, text / counted, workers)
+        allowed = text / name if (name := vocabulary[language]) else None
+        segmenter = subwords.Subwords(bpe["kind"], text / models[language], allowed, bpe["threshold"])
         for split in config.splits:
             made = text / f"bpe.{split}.{language}"
             steps(f"segment {made.name}", _apply, text / f"tok.{split}.{language}", segmenter, made, workers)
@@ -87,7 +83,9 @@ def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding
     return {
         **bpe,
         "model": {side: f"text/{models[language]}" for side, language in sides.items()},
-        "vocabulary": {side: vocabulary[language] for side, language in sides.items()},
+        "vocabulary": {
+            side: vocabulary[language] and f"text/{vocabulary[language]}" for side, language in sides.items()
+        },
     }
 
 

@@ -44,11 +44,8 @@ class Sources:
 
     @classmethod
     def from_mapping(cls, given: Any, languages: tuple[str, str], files: dict[str, str]) -> "Sources":
-        """Check the section against the data set's ``languages`` and its raw ``files`` by split.
-
-        Raises:
-            ValueError: an unknown or missing key, a value of the wrong type, or a raw file or archive without source.
-        """
+        """Check the section against the data set's ``languages`` and its raw ``files`` by split. Raises ``ValueError``:
+        an unknown or missing key, a value of the wrong type, or a raw file or archive without source."""
         known_keys(given, KEYS, "sources: ")
         checks: dict[str, dict[str, Any]] = {}
         archives, by_hand = (_archives(given, key, checks) for key in ("archives", "by-hand"))
@@ -62,11 +59,10 @@ class Sources:
         hold_out = given.get("hold-out", 0)
         if type(hold_out) is not int or hold_out < 0 or hold_out == 1:
             raise ValueError(f"sources: hold-out: must be 0 or above 1, not {hold_out!r}")
-        made = {split for split, prefix in files.items() if prefix in parts} | ({"valid"} if hold_out else set())
         if hold_out and files["valid"] in parts:
             raise ValueError("sources: a validation set is either held out or taken from archives")
         for split, prefix in files.items():
-            if split not in made:
+            if prefix not in parts and not (hold_out and split == "valid"):
                 raise ValueError(f"sources: files: {prefix} is missing; {split} is made from it")
         counts = _mapping(given, "counts", int)
         known_keys(counts, tuple(files), "sources: counts: ")
@@ -113,11 +109,8 @@ def _part(given: Any, where: str, languages: tuple[str, str], archives: dict[str
 
 def _mapping(given: Mapping[str, Any], key: str, wanted: type | None) -> dict[str, Any]:
     values = given.get(key, {})
-    if (
-        not isinstance(values, Mapping)
-        or not all(isinstance(name, str) for name in values)
-        or (wanted and any(type(value) is not wanted for value in values.values()))
-    ):
+    kinds = {type(value) for value in values.values()} if isinstance(values, Mapping) else {None}
+    if not isinstance(values, Mapping) or (wanted and kinds - {wanted}):
         of = f" to {wanted.__name__}" if wanted else ""
         raise ValueError(f"sources: {key}: must be a mapping of names{of}, not {values!r}")
     return dict(values)
@@ -127,6 +120,5 @@ def known_keys(given: Any, keys: tuple[str, ...], where: str) -> None:
     """Raise ``ValueError`` if ``given`` is not a mapping or has unknown keys; ``where`` starts the message."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}must be a mapping, not {given!r}")
-    unknown = [str(key) for key in given if key not in keys]
-    if unknown:
+    if unknown := [str(key) for key in given if key not in keys]:
         raise ValueError(f"{where}unknown key {', '.join(unknown)}; known: {', '.join(keys)}")

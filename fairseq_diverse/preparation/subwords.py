@@ -17,7 +17,9 @@ from fairseq_diverse.support.files import iterate_lines
 SPACE_MARK = "\u2581"  # sentencepiece's symbol for a space
 UNKNOWN_MARK = "\u2585"  # sentencepiece skips training lines that have it
 TASK_CHARACTERS = string.ascii_lowercase + string.digits + "_.:"  # of tasks of GLUE as text, whatever the text has
-T5_MODEL = {"model_type": "unigram", "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+BPE_MODEL: dict[str, Any] = {"model_type": "bpe", "character_coverage": 1.0, "normalization_rule_name": "identity"}
+BPE_MODEL |= {"num_threads": 1, "minloglevel": 2}
+T5_MODEL = BPE_MODEL | {"model_type": "unigram", "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 T5_MODEL |= {"required_chars": TASK_CHARACTERS}
 LONGEST = 4192  # bytes; sentencepiece skips longer training lines by default
 OF_PIECES = ("sentencepiece", "t5")  # kinds of a model of sentencepiece
@@ -119,11 +121,7 @@ def _text(path: Path) -> IO[str]:
 
 @contextmanager
 def readable(path: Path, what: str) -> Iterator[None]:
-    """Turn any error of a library about a damaged file into one line.
-
-    Raises:
-        ValueError: names the file.
-    """
+    """Turn any error of a library about a damaged file into one line. Raises ``ValueError``: names the file."""
     try:
         with redirect_stderr(io.StringIO()):  # subword-nmt prints the reason and exits
             yield
@@ -148,19 +146,12 @@ def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
         import sentencepiece
 
         longest = max((len(line.encode()) for line in again), default=0)
-        limit: dict[str, Any] = {"max_sentence_length": longest} if longest > LONGEST else {}  # the model records it
-        written = io.BytesIO()
+        limit = {"max_sentence_length": longest} if longest > LONGEST else {}  # the model records it
+        options = (BPE_MODEL if kind == "sentencepiece" else T5_MODEL) | limit
+        given, written = (line.replace(UNKNOWN_MARK, " ") for line in lines), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(line.replace(UNKNOWN_MARK, " ") for line in lines),
-                model_writer=written,
-                vocab_size=size,
-                **({"model_type": "bpe"} if kind == "sentencepiece" else T5_MODEL),
-                character_coverage=1.0,
-                normalization_rule_name="identity",
-                num_threads=1,
-                minloglevel=2,
-                **limit,
+                sentence_iterator=given, model_writer=written, vocab_size=size, **options
             )
         except (RuntimeError, OSError) as error:
             raise ValueError(f"sentencepiece cannot learn a vocabulary of {size}: {error}") from None

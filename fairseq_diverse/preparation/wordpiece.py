@@ -11,11 +11,8 @@ SPECIAL = {"[CLS]": "<s>", "[PAD]": "<pad>", "[SEP]": "</s>", "[UNK]": "<unk>", 
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The subwords in the order of their numbers.
-
-    Raises:
-        ValueError: cannot be read, not UTF-8, one comes twice or is empty, or a special one is missing.
-    """
+    """The subwords in the order of their numbers. Raises ``ValueError``: cannot be read, not UTF-8, one comes twice or
+    is empty, or a special one is missing."""
     try:
         found = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:
@@ -42,11 +39,7 @@ def symbols(vocabulary: Sequence[str]) -> list[str]:
 
 def tokenizer(path: Path) -> Any:
     """The tokenizer of a vocabulary, of the library ``tokenizers``. It lower-cases and removes accents if no subword
-    has an upper-case letter.
-
-    Raises:
-        ValueError: as `read_vocabulary`, or the library is missing.
-    """
+    has an upper-case letter. Raises ``ValueError``: as `read_vocabulary`, or the library is missing."""
     try:
         from tokenizers import BertWordPieceTokenizer
     except ImportError:

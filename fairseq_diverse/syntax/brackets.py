@@ -45,10 +45,8 @@ def compare(gold: "Tree", parsed: "Tree") -> Brackets:
     As evalb with COLLINS.prm: without the label above the sentence (TOP, ROOT, S1), tags, functions (NP-SBJ is NP) and
     words of the tags ``PUNCTUATION``; a bracket without another word does not count, ADVP and PRT are the same, and of
     equal brackets each has its own partner. Unlike in evalb, the gold tags alone decide what is punctuation: evalb
-    compares both trees' own, and mends a difference.
-
-    Raises:
-        ValueError: the trees have different words, except for escapes of the Penn Treebank.
+    compares both trees' own, and mends a difference. Raises ``ValueError``: the trees have different words, except for
+    escapes of the Penn Treebank.
     """
     ours, theirs = ([*map(comparable, tree.leaves())] for tree in (gold, parsed))
     if ours != theirs:
@@ -83,10 +81,7 @@ def _brackets(tree: "Tree", places: list[int]) -> Iterable[tuple[str, int, int]]
 
 def compare_files(gold: Path, parsed: Path) -> tuple[list[Brackets], list[int]]:
     """The brackets of every sentence, and the numbers of those that lack a tree in either file, which do not count.
-
-    Raises:
-        UserError: the files have other words or numbers of trees; names the file and the tree.
-    """
+    Raises ``UserError``: the files have other words or numbers of trees; names the file and the tree."""
     found, lacking = list[Brackets](), list[int]()
     for number, (one, other) in enumerate(zip_longest(read_brackets(gold), read_brackets(parsed), fillvalue=0), 1):
         if one == 0 or other == 0:

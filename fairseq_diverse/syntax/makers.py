@@ -21,11 +21,8 @@ def versions(parser: str, model: str) -> dict[str, str]:
 
 
 def named_makers(given: str, text: str) -> dict[str, str]:
-    """The parsers that a list of NAME and KIND=NAME names, by kind of tree; NAME is for all kinds.
-
-    Raises:
-        ValueError: a kind or a name that is none.
-    """
+    """The parsers that a list of NAME and KIND=NAME names, by kind of tree; NAME is for all kinds. Raises
+    ``ValueError``: a kind or a name that is none."""
     found: dict[str, str] = {}
     for part in text.split(","):
         kind, _, name = part.rpartition("=")

@@ -219,11 +219,8 @@ def located(model: str) -> str:
 
 
 def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, str]]:
-    """The parsers in a record, by kind: parser, model, language.
-
-    Raises:
-        UserError: the record is damaged, or has a relative folder.
-    """
+    """The parsers in a record, by kind: parser, model, language. Raises ``UserError``: the record is damaged, or has a
+    relative folder."""
     found = record.get("parsers", {})
     for kind, how in found.items() if isinstance(found, dict) else [("", found)]:
         keys = ("parser", "model", "language")

@@ -39,22 +39,14 @@ class ClassificationTask(FairseqTask):
         return None
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As in fairseq.
-
-        Raises:
-            UserError: the model is not a classifier.
-        """
+        """As in fairseq. Raises ``UserError``: the model is not a classifier."""
         arch = getattr(cfg, "arch", None) or cfg._name
         if not getattr(ARCH_MODEL_REGISTRY.get(arch), self.mark, False):
             raise UserError(f"--arch {arch}: is not a classifier; use {self.suited}")
         return super().build_model(cfg, from_checkpoint)
 
     def build_criterion(self, cfg: Any) -> Any:
-        """As in fairseq.
-
-        Raises:
-            UserError: the criterion is not for classification.
-        """
+        """As in fairseq. Raises ``UserError``: the criterion is not for classification."""
         if not cfg._name.startswith("classification"):
             raise UserError(
                 f"--criterion {cfg._name}: this task needs classification, or classification_with_disagreement"

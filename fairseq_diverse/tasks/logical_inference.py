@@ -38,10 +38,8 @@ class LogicalInference(ClassificationTask):
     Splits: ``train`` and ``valid`` from the files up to ``--train-operators``; ``test``: all test files with 1 to 12
     operators; ``testN`` and ``trainN``: one file.
 
-    Source: Li et al. (2021), section 4.3.
-
-    Raises:
-        UserError: a file is missing or wrong, a setting is out of range, or there are fewer than 17 training pairs.
+    Source: Li et al. (2021), section 4.3. Raises ``UserError``: a file is missing or wrong, a setting is out of range,
+    or there are fewer than 17 training pairs.
     """
 
     classes = len(RELATIONS)

@@ -35,11 +35,9 @@ class RationalesConfig(FairseqDataclass):
 class Rationales(ClassificationTask):
     """<s> QUERY </s> </s> DOCUMENT </s>, of a data set in ERASER's layout with splits train, valid and test.
 
-    The word [sep] of a query, between the answers of CoS-E, is </s>, too, as ERASER's reader of CoS-E has it.
-    Each word of the files is segmented by itself, so that its first subword is known.
-
-    Raises:
-        UserError: the data are not prepared, or as ``read_eraser``.
+    The word [sep] of a query, between the answers of CoS-E, is </s>, too, as ERASER's reader of CoS-E has it. Each word
+    of the files is segmented by itself, so that its first subword is known. Raises ``UserError``: the data are not
+    prepared, or as ``read_eraser``.
     """
 
     sequences = 1  # of an example
@@ -89,11 +87,7 @@ class Rationales(ClassificationTask):
         return torch.tensor(numbers), torch.tensor(starts or [0])
 
     def fitting(self, query: Sequence[str], words: Sequence[str]) -> int:
-        """How many words of a document fit.
-
-        Raises:
-            UserError: none, since the query is too long.
-        """
+        """How many words of a document fit. Raises ``UserError``: none, since the query is too long."""
         left = self.cfg.max_positions - len(self.encode(query, ["a"])[0]) + len(self.subwords("a"))
         ends = itertools.accumulate(len(self.subwords(word)) for word in words)
         if not (count := sum(end <= left for end in ends)):

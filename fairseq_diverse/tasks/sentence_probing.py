@@ -37,10 +37,8 @@ class SentenceProbing(ClassificationTask):
     The dictionary has the words of the training sentences. With ``--from-checkpoint``, the sentences (tokenized as in
     the Penn Treebank) are detokenized, then tokenized and segmented like the data of that model.
 
-    Source: Li et al. (2021), section 4.2.
-
-    Raises:
-        UserError: the file of the task is missing or wrong, or only one of the two flags for a checkpoint is given.
+    Source: Li et al. (2021), section 4.2. Raises ``UserError``: the file of the task is missing or wrong, or only one
+    of the two flags for a checkpoint is given.
     """
 
     sequences = 1  # of an example
@@ -77,11 +75,8 @@ class SentenceProbing(ClassificationTask):
         return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0]
 
     def build_criterion(self, cfg: Any) -> Any:
-        """As in fairseq.
-
-        Raises:
-            UserError: the criterion is not for classification, or regularizes an encoder that is not trained.
-        """
+        """As in fairseq. Raises ``UserError``: the criterion is not for classification, or regularizes an encoder that
+        is not trained."""
         if self.cfg.from_checkpoint and cfg._name == "classification_with_disagreement":
             raise UserError("--from-checkpoint: the encoder is not trained; use --criterion classification")
         return super().build_criterion(cfg)

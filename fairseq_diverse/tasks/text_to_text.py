@@ -17,11 +17,7 @@ class SpanCorruptionTask(SpanMaskedLMTask):
     """fairseq's ``span_masked_lm`` as T5 is pre-trained: no <s>, and </s> at the end of every source; see ``Spans``."""
 
     def load_dataset(self, split: str, *given: Any, **more: Any) -> None:
-        """As in fairseq.
-
-        Raises:
-            UserError: the dictionary has no sentinels, or too few for so long texts.
-        """
+        """As in fairseq. Raises ``UserError``: the dictionary has no sentinels, or too few for so long texts."""
         cfg, last = self.cfg, self.dictionary[len(self.dictionary) - 1]
         if last != "<extra_id_0>":
             raise UserError(

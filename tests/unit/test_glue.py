@@ -97,7 +97,7 @@ def test_answers_that_are_no_label_count_as_wrong(tmp_path, monkeypatch):
     wrong = {"MRPC": (1, 1, 0), "MNLI": (2, 1, 0), "STS-B": (0.4, -0.2, 1.0), "CoLA": (1, -1, -1)}
     for name, written in answers.items():
         task = TASKS[name]
-        right = [task.text.words[target] if task.labels else f"{5 * target}" for target in targets[name]]
+        right = [(task.words or task.labels)[target] if task.labels else f"{5 * target}" for target in targets[name]]
         (tmp_path / "text/valid.label").write_text("".join(f"{word}\n" for word in right))
         others = ["x", "y"] if task.labels else ["x"]
         assert _read(task, written, tmp_path, "valid") == ([*wrong[name]], [*targets[name]], others)

@@ -90,11 +90,7 @@ def shapes(flags: Flags) -> None:
 
 
 def _checked(stage: str, method: Callable[..., Any], *given: Any) -> Any:
-    """The result of a stage.
-
-    Raises:
-        PropertyFailed: it is no tensor, or its shape or type is not the stage's.
-    """
+    """The result of a stage. Raises ``PropertyFailed``: it is no tensor, or its shape or type is not the stage's."""
     result, context = method(*given), given[-1]
     sizes = (*context.q.shape[:3], context.k.size(2))  # B, H, T, S
     if stage == "qkv":
