@@ -30,16 +30,14 @@ class Texts:
 
     def __post_init__(self) -> None:
         if self.lowercase:
-            self.hypotheses, self.references, *self.others = (
-                [s.lower() for s in side] for side in (self.hypotheses, self.references, *self.others)
-            )
+            sides = (self.hypotheses, self.references, *self.others)
+            self.hypotheses, self.references, *self.others = ([s.lower() for s in side] for side in sides)
 
     @cached_property
     def tokens(self) -> tuple[list[str], list[str]]:
         """Hypotheses and references, tokenized."""
-        hypotheses, references = (
-            [words.tokenize(line, self.language) for line in side] for side in (self.hypotheses, self.references)
-        )
+        sides = (self.hypotheses, self.references)
+        hypotheses, references = ([words.tokenize(line, self.language) for line in side] for side in sides)
         return hypotheses, references
 
 
@@ -118,11 +116,7 @@ def find(name: str) -> Metric:
 
 def chosen(names: str) -> list[str]:
     """The metrics of a list separated by commas, of which neural ones may name their model, ``comet:MODEL``; ``all`` is
-    all of the catalogue.
-
-    Raises:
-        ValueError: one is not known.
-    """
+    all of the catalogue. Raises ``ValueError``: one is not known."""
     asked = list(dict.fromkeys(name.strip() for name in names.split(",")))
     asked = list(CATALOGUE) if "all" in asked else asked
     if unknown := [name for name in asked if name.partition(":")[0] not in CATALOGUE]:

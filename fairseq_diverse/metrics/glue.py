@@ -46,11 +46,8 @@ def glue_scores(names: Sequence[str], predictions: Sequence[float], targets: Seq
 def dev_scores(
     names: Sequence[str], predictions: Sequence[float], targets: Sequence[float], classes: bool
 ) -> dict[str, Any]:
-    """``examples``, ``metrics``, and of ``classes`` ``majority``: of always predicting the most frequent label.
-
-    Raises:
-        ValueError: as `glue_scores`.
-    """
+    """``examples``, ``metrics``, and of ``classes`` ``majority``: of always predicting the most frequent label. Raises
+    ``ValueError``: as `glue_scores`."""
     found: dict[str, Any] = {"examples": len(targets), "metrics": glue_scores(names, predictions, targets)}
     if classes:
         ((label, _),) = Counter(targets).most_common(1)

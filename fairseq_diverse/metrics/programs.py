@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
 from fairseq_diverse.metrics.scores import Result
 from fairseq_diverse.metrics.words import ratio, tokenize
 from fairseq_diverse.preparation.tokens import clean
+from fairseq_diverse.support.files import write_lines
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.languages import base_language
 
@@ -70,9 +72,8 @@ def meteor_of_li2022(hypotheses: Sequence[str], references: Sequence[str]) -> Re
     Args:
         hypotheses, references: tokenized text.
     """
-    return _run_meteor(
-        _meteor_jar(), hypotheses, references, ["-l", "en", "-norm"], "METEOR 1.5|language:en|all modules"
-    )
+    options, signature = ["-l", "en", "-norm"], "METEOR 1.5|language:en|all modules"
+    return _run_meteor(_meteor_jar(), hypotheses, references, options, signature)
 
 
 def comet(
@@ -139,7 +140,7 @@ def metricx(
     with TemporaryDirectory() as folder:
         given, written = Path(folder, "input.jsonl"), Path(folder, "output.jsonl")
         lines = (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))  # type: ignore[arg-type]
-        given.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(given, map(json.dumps, lines))
         options = ["--tokenizer", "google/mt5-xl", "--model_name_or_path", model, "--max_input_length", length]
         options += ["--batch_size", str(max(1, torch.cuda.device_count()))]  # of all GPUs: lines are not padded
         options += ["--input_file", str(given), "--output_file", str(written)]
@@ -171,11 +172,8 @@ def _version(program: str, distribution: str) -> str:
     """Of a package in the environment of a Python program, by the interpreter in its first line."""
     with open(program, "rb") as file:
         first = file.readline(1000).decode(errors="replace").strip()
-    command = [
-        first.removeprefix("#!").strip(),
-        "-c",
-        f"import importlib.metadata as m; print(m.version({distribution!r}))",
-    ]
+    script = f"import importlib.metadata as m; print(m.version({distribution!r}))"
+    command = [first.removeprefix("#!").strip(), "-c", script]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, ValueError, subprocess.CalledProcessError):
@@ -206,31 +204,20 @@ def _run_meteor(
 
 def _write(folder: Path, *texts: Sequence[str]) -> list[str]:
     """Each text in a file of its own, one sentence a line."""
-    paths = []
     for number, lines in enumerate(texts):
-        path = folder / str(number)
-        text = "".join(clean(line)[0].replace("\t", " ") + "\n" for line in lines)
-        path.write_text(text, encoding="utf-8", newline="\n")
-        paths.append(str(path))
-    return paths
+        write_lines(folder / str(number), (clean(line)[0].replace("\t", " ") for line in lines))
+    return [str(folder / str(number)) for number in range(len(texts))]
 
 
 def _run(name: str, command: list[str], cwd: Path | None = None) -> str:
-    """What a program prints.
-
-    Raises:
-        ValueError: it cannot be started or fails; quotes the line that says why.
-    """
+    """What a program prints. Raises ``ValueError``: it cannot be started or fails; quotes the line that says why."""
     try:
-        result = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            cwd=cwd,
-            env=os.environ | {"PYTHONUTF8": "1"},  # in any locale
-        )
+        of_any_locale: dict[str, Any] = {
+            "encoding": "utf-8",
+            "errors": "replace",
+            "env": os.environ | {"PYTHONUTF8": "1"},
+        }
+        result = subprocess.run(command, capture_output=True, cwd=cwd, **of_any_locale)
     except OSError as error:
         raise ValueError(f"{name} cannot be started: {error.strerror}") from None
     if result.returncode:

@@ -1,6 +1,5 @@
 """Read translations from text or from the output of fairseq-generate, and score them with sacreBLEU."""
 
-import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -137,10 +136,8 @@ def sacrebleu_metric(name: str, language: str, lowercase: bool = False) -> Any:
     try:
         return BLEU(tokenize=TOKENIZERS.get(language, "13a"), lowercase=lowercase, force=True)
     except (ImportError, RuntimeError):
-        raise ValueError(
-            f"language {language}: BLEU needs its tokenizer; install it with: pip install "
-            f'"sacrebleu[{TOKENIZERS[language][:2]}]"'
-        ) from None
+        todo = f'pip install "sacrebleu[{TOKENIZERS[language][:2]}]"'
+        raise ValueError(f"language {language}: BLEU needs its tokenizer; install it with: {todo}") from None
 
 
 def read_translations(path: str | Path, data: str | Path | None = None, side: str = "target") -> list[str]:
@@ -159,7 +156,7 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
     if not lines:
         raise ValueError(f"{path}: empty file")
     if not any(match and match[1] == "H" for match in map(GENERATED.search, lines)):
-        if all(COLUMNS.match(line) for line in lines):
+        if all(map(COLUMNS.match, lines)):
             raise ValueError(
                 f"{path}: lines with a number and a score, not text; give the whole output of fairseq-generate, or the "
                 "last column, in the order of the references"
@@ -240,15 +237,12 @@ def _best_lines(path: str | Path, lines: Iterable[str]) -> dict[str, dict[int, t
     """The best of the ``H-`` lines of each sentence and its score, and the same of the ``D-`` lines."""
     best: dict[str, dict[int, tuple[float, str]]] = {"H": {}, "D": {}}
     sources = set()
-    for line in lines:
-        if not (match := GENERATED.search(line)):
-            continue
+    for match in filter(None, map(GENERATED.search, lines)):
         kind, number = match[1], int(match[2])
         if kind == "S":
             if number in sources:
-                raise ValueError(
-                    f"{path}: sentence {number} comes twice; is this the output of two runs of fairseq-generate?"
-                )
+                twice = "is this the output of two runs of fairseq-generate?"
+                raise ValueError(f"{path}: sentence {number} comes twice; {twice}")
             sources.add(number)
             continue
         try:
@@ -263,11 +257,10 @@ def _best_lines(path: str | Path, lines: Iterable[str]) -> dict[str, dict[int, t
 def _complete(path: str | Path, best: dict[str, dict[int, tuple[float, str]]], kind: str) -> list[str]:
     """The texts of one kind of lines, in the order of the sentences."""
     numbers = range(max(best["H"]) + 1)
-    if missing := len(numbers) - sum(number in numbers for number in best[kind]):
-        first = itertools.islice((number for number in numbers if number not in best[kind]), 5)
-        shown = ", ".join(map(str, first)) + ", ..." * (missing > 5)
+    if missing := [number for number in numbers if number not in best[kind]]:
+        shown = ", ".join(map(str, missing[:5])) + ", ..." * (len(missing) > 5)
         raise ValueError(
-            f"{path}: {missing} sentences have no {kind}- line ({shown}); translate all of them, with "
+            f"{path}: {len(missing)} sentences have no {kind}- line ({shown}); translate all of them, with "
             "--required-batch-size-multiple 1 and without --skip-invalid-size-inputs-valid-test"
         )
     return [best[kind][number][1] for number in sorted(best[kind])]

@@ -119,22 +119,16 @@ def over_seeds(scores: Mapping[str, Mapping[int, float]], baselines: Mapping[str
         for name in group:
             before, after = compared(scores[baseline], scores[name])
             means = [np.mean([scores[x][seed] for seed in of]) for x, of in ((name, after), (baseline, before))]
-            difference = Difference(float(means[0] - means[1]))
-            if test := tests.get(name):
-                others = [values[x] for x in (baseline, *several) if x != name]
-                difference = replace(
-                    difference,
-                    test=test,
-                    systems=len(several),
-                    ratio=_ratio(others, values[name]),
-                    baseline_ratio=_ratio([values[x] for x in several], values[baseline]),
-                    welch_p=seed_difference(values[baseline], values[name])[1],
-                    untested="no spread over seeds" if test.p is None else "",
-                )
-            else:
+            delta = float(means[0] - means[1])
+            if (test := tests.get(name)) is None:
                 why = "one seed" if len(values[name]) == 1 else "baseline: one seed"
-                difference = replace(difference, untested=why)
-            differences[name] = difference
+                differences[name] = Difference(delta, untested=why)
+                continue
+            ratio = _ratio([values[x] for x in (baseline, *several) if x != name], values[name])
+            baseline_ratio = _ratio([values[x] for x in several], values[baseline])
+            welch_p = seed_difference(values[baseline], values[name])[1]
+            why = "no spread over seeds" if test.p is None else ""
+            differences[name] = Difference(delta, test, len(several), ratio, baseline_ratio, welch_p, why)
     return differences
 
 

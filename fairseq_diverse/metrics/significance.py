@@ -14,18 +14,15 @@ CHUNK = 250  # resamples whose sentences are drawn at once
 def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, float, float]:
     """Mean difference, system - baseline, of values for the same sentences (NLL, say), its standard error, and p.
 
-    p is that of the two-sided paired t-test.
-
-    Raises:
-        ValueError: the arrays are not two equally long rows of at least two finite numbers.
+    p is that of the two-sided paired t-test. Raises ``ValueError``: the arrays are not two equally long rows of at
+    least two finite numbers.
     """
     from scipy.stats import ttest_rel
 
     baseline, system = np.asarray(baseline, dtype=np.float64), np.asarray(system, dtype=np.float64)
     if baseline.shape != system.shape or baseline.ndim != 1 or len(baseline) < 2:
-        raise ValueError(
-            f"values of the same sentences, at least two, are needed; got {baseline.shape} and {system.shape}"
-        )
+        shapes = f"{baseline.shape} and {system.shape}"
+        raise ValueError(f"values of the same sentences, at least two, are needed; got {shapes}")
     difference = system - baseline
     if not np.isfinite(difference).all():
         raise ValueError("a value is infinite or not a number")

@@ -25,10 +25,7 @@ COMPOUND = re.compile(r"(\S)-(\S)")
 @lru_cache(maxsize=1 << 18)
 def tokenize(line: str, language: str) -> str:
     """Raw text to tokens: Moses' rules of the language (no escapes, no dash splitting), sacreBLEU's for zh, ja and ko.
-
-    Raises:
-        ValueError: no language is named, or sacreBLEU's tokenizer for it is not installed.
-    """
+    Raises ``ValueError``: no language is named, or sacreBLEU's tokenizer for it is not installed."""
     if not language:
         raise ValueError("needs the target language, for its tokenizer; give --language (or --data)")
     line = clean(line)[0]
@@ -57,10 +54,8 @@ def check_language(language: str) -> None:
     known = {*locales, *TOKENIZERS, *_moses_languages().values()}
     if code.lower() in known and all(re.fullmatch("[A-Za-z0-9]{2,8}", part) for part in parts):
         return
-    meant = _moses_languages().get(code.lower(), "de")
-    raise ValueError(
-        f"--language {language}: not a known language code; give one such as {meant}, with a region or not (pt-BR)"
-    )
+    meant = f"give one such as {_moses_languages().get(code.lower(), 'de')}, with a region or not (pt-BR)"
+    raise ValueError(f"--language {language}: not a known language code; {meant}")
 
 
 def multi_bleu(hypotheses: Sequence[str], references: Sequence[str], compounds: bool = False) -> Result:
@@ -90,10 +85,10 @@ def split_compounds(line: str) -> str:
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
     """Substitutions, deletions and insertions by words of the references, times 100, of all sentences; by jiwer."""
     jiwer = _package("jiwer")
-    outputs = (jiwer.process_words(r, h) for h, r in zip(hypotheses, references, strict=True))
-    counts = [
-        (100 * (o.substitutions + o.deletions + o.insertions), o.hits + o.substitutions + o.deletions) for o in outputs
-    ]
+    counts = []
+    for out in map(jiwer.process_words, references, hypotheses):
+        missed = out.substitutions + out.deletions
+        counts.append((100 * (missed + out.insertions), out.hits + missed))
     return Result.of(counts, ratio, f"jiwer {version('jiwer')}")
 
 
@@ -124,10 +119,8 @@ def cider(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
     """Mean of the sentences' CIDEr-D, from 0 to 10; by pycocoevalcap.
 
     Source: Vedantam et al. (2015): clipped cosine of tf-idf vectors of 1- to 4-grams, with a penalty for unequal
-    lengths; document frequencies are those of the references given. The tests of significance keep them.
-
-    Raises:
-        ValueError: no reference has a word.
+    lengths; document frequencies are those of the references given. The tests of significance keep them. Raises
+    ``ValueError``: no reference has a word.
     """
     scorer = _package("pycocoevalcap.cider.cider", "pycocoevalcap").Cider()
     if not any(references):

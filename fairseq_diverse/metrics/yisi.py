@@ -52,11 +52,8 @@ def yisi_0(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
 
 
 def use_model(folder: Path) -> None:
-    """Let this process and those that it starts score YiSi-1 with a model.
-
-    Raises:
-        ValueError: it is not a folder of a model.
-    """
+    """Let this process and those that it starts score YiSi-1 with a model. Raises ``ValueError``: it is not a folder of
+    a model."""
     try:
         _check(folder)
     except ValueError as error:
@@ -162,15 +159,10 @@ def _embed(lines: Sequence[str], network: Any, tokenizer: Any, layer: int) -> It
     import torch
 
     limits = (tokenizer.model_max_length, getattr(network.config, "max_position_embeddings", math.inf) - 2)
+    cut = {"truncation": True, "max_length": int(min(*limits, 1 << 20)), "padding": True}
     for start in range(0, len(lines), BATCH):
-        batch = tokenizer(
-            list(lines[start : start + BATCH]),
-            truncation=True,
-            max_length=int(min(*limits, 1 << 20)),
-            padding=True,
-            return_special_tokens_mask=True,
-            return_tensors="pt",
-        )
+        texts = list(lines[start : start + BATCH])
+        batch = tokenizer(texts, **cut, return_special_tokens_mask=True, return_tensors="pt")
         special = batch.pop("special_tokens_mask").bool() | ~batch["attention_mask"].bool()
         with torch.no_grad():
             outputs = network(**batch.to(network.device), output_hidden_states=True).hidden_states[layer]
