@@ -69,7 +69,8 @@ def test_text_and_tasks_are_prepared_with_one_dictionary(folder, call):
         assert Dictionary.load(str(its / "dict.input.txt")).symbols == words.symbols
         shape = {"MRPC": "mrpc sentence1: .+ sentence2: .+", "STS-B": "stsb sentence1: .+ sentence2: .+"}
         assert all(re.fullmatch(shape.get(name, "mnli hypothesis: .+ premise: .+"), line) for line in inputs)
-        assert set(labels) <= set(task.words or task.labels or [f"{number}.0" for number in range(6)]) and len(set(labels)) > 1
+        possible = task.words or task.labels or [f"{number}.0" for number in range(6)]
+        assert set(labels) <= set(possible) and len(set(labels)) > 1
         assert read_lines(its / "text/test.label") == [""] * 12
         texts = binarized(its / "valid.input-label.label", words)
         assert [text.replace(" ", "").replace("\u2581", " ").strip() for text in texts] == labels

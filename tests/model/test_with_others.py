@@ -4,7 +4,6 @@ import pytest
 
 from fairseq_diverse.attention.registry import MECHANISMS
 from fairseq_diverse.testing import properties
-from fairseq_diverse.testing.properties import definition
 from tests.cases import ALL_ON, CASES
 
 NAMES = [*MECHANISMS]
@@ -32,6 +31,6 @@ def test_a_new_process_loads_them_all(monkeypatch):
         model.encoder.embed_scale *= 1 if flags else 2
         return model
 
-    monkeypatch.setattr(definition, "trained_model", changed_model)
+    monkeypatch.setattr(properties, "trained_model", changed_model)
     changed, *differences = properties.reload([{}, *(flags for _, flags in [*CASES, ALL_ON])])
     assert len(differences) == len(CASES) + 1 and max(differences) <= 1e-6 and changed > 1e-3
