@@ -92,10 +92,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         hint = "a model of transformers? `fairseq-diverse convert` reads it" if "model_type" in config else ""
         raise UserError(f"{path}: not of a model that `fairseq-diverse export` wrote{hint and f' ({hint})'}")
     if config["schema"] > SCHEMA:
-        raise UserError(
-            f"{path}: of schema {config['schema']}, written by fairseq-diverse {config.get('version')}; the one here "
-            f"reads up to {SCHEMA}: update it"
-        )
+        newer = f"of schema {config['schema']}, written by fairseq-diverse {config.get('version')}"
+        raise UserError(f"{path}: {newer}; the one here reads up to {SCHEMA}: update it")
     return config
 
 
@@ -111,19 +109,25 @@ def read_shared(folder: Path) -> dict[str, Any]:
         cfg = config["cfg"]
         for name in config["namespaces"]:
             cfg[name] = Namespace(**cfg[name])
-        return {
-            "args": config["args"] and Namespace(**config["args"]),
-            "cfg": cfg,
-            "model": weights,
-            "criterion": None,
-            "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": config["updates"]}],
-            "task_state": config["task_state"],
-            "extra_state": {"epoch": 1},
-        }
+        args = config["args"] and Namespace(**config["args"])
+        return {**state_of(weights, cfg, config["task_state"], config["updates"]), "args": args}
     except (UserError, MemoryError, OSError):
         raise
     except Exception as error:  # its values may be anything
         raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); {AGAIN}") from None
+
+
+def state_of(model: Mapping[str, Tensor], cfg: Any, task_state: Any, updates: int = 0, **more: Any) -> dict[str, Any]:
+    """What fairseq's trainer writes, as far as it is needed to load a model; ``more`` of ``extra_state``."""
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": model,
+        "criterion": None,
+        "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": updates}],
+        "task_state": task_state,
+        "extra_state": {"epoch": 1, **more},
+    }
 
 
 def _check_files(folder: Path, files: Mapping[str, str]) -> None:

@@ -98,8 +98,7 @@ def main(args: argparse.Namespace) -> None:
 
 def _samples(model: Any, task: Any, split: str, prefix: Path, count: int | None) -> Iterator[dict[str, Any]]:
     """Batches of the first sentences of a split, with the trees that the model needs."""
-    from fairseq_diverse.data.pairs import PairsWithTrees
-    from fairseq_diverse.data.trees import SyntaxDataset
+    from fairseq_diverse.data.trees import PairsWithTrees, SyntaxDataset
     from fairseq_diverse.host.data import longest_allowed, sentences_in_order
 
     task.trees = ()  # the task's own: here trees are read whether the model needs them or not

@@ -20,26 +20,18 @@ class Classification(FairseqCriterion):
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Any, int, dict[str, Any]]:
         logits = model(**sample["net_input"])[0].float()
-        target = sample["target"]
+        target, size = sample["target"], sample["nsentences"]
         loss = F.cross_entropy(logits, target, reduction="sum" if reduce else "none")
-        size = sample["nsentences"]
-        log = {
-            "loss": loss.detach(),
-            "correct": (logits.argmax(-1) == target).sum(),
-            "ntokens": sample["ntokens"],
-            "nsentences": size,
-            "sample_size": size,
-        }
-        return loss, size, log
+        log = {"loss": loss.detach(), "correct": (logits.argmax(-1) == target).sum(), "ntokens": sample["ntokens"]}
+        return loss, size, log | {"nsentences": size, "sample_size": size}
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        totals = {key: sum(log.get(key, 0) for log in logging_outputs) for key in ("loss", "correct", "nsentences")}
-        if totals["nsentences"]:
-            metrics.log_scalar("loss", totals["loss"] / totals["nsentences"], totals["nsentences"], round=4)
-            metrics.log_scalar(
-                "accuracy", 100 * totals["correct"] / totals["nsentences"], totals["nsentences"], round=2
-            )
+        keys = ("loss", "correct", "nsentences")
+        loss, correct, examples = (sum(log.get(key, 0) for log in logging_outputs) for key in keys)
+        if examples:
+            metrics.log_scalar("loss", loss / examples, examples, round=4)
+            metrics.log_scalar("accuracy", 100 * correct / examples, examples, round=2)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

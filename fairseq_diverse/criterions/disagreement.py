@@ -17,6 +17,14 @@ from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.support.errors import UserError
 
 NOT_MEASURED = "--arch: disagreement needs a model that measures its heads, such as diverse_transformer"
+WEIGHT_HELP = (
+    "weight of the terms (lambda in the paper), at least 0, of their mean over the components; or one for each "
+    "component, such as encoder:1,cross:0.5,decoder:0.5, whose means are then added"
+)
+CENTRE_HELP = (
+    "subtract each head's mean over the batch before computing cosines; for the subspace and output terms; not in the "
+    "paper"
+)
 
 
 @dataclass
@@ -30,20 +38,8 @@ class DisagreementConfig:
     disagreement_on: str = field(
         default="encoder,cross,decoder", metadata={"help": "placement of disagreement regularization"}
     )
-    disagreement_weight: str = field(
-        default="1.0",
-        metadata={
-            "help": "weight of the terms (lambda in the paper), at least 0, of their mean over the components; or one "
-            "for each component, such as encoder:1,cross:0.5,decoder:0.5, whose means are then added"
-        },
-    )
-    disagreement_centre: bool = field(
-        default=False,
-        metadata={
-            "help": "subtract each head's mean over the batch before computing cosines; for the subspace and output "
-            "terms; not in the paper"
-        },
-    )
+    disagreement_weight: str = field(default="1.0", metadata={"help": WEIGHT_HELP})
+    disagreement_centre: bool = field(default=False, metadata={"help": CENTRE_HELP})
 
 
 def parse_weights(text: str, components: Sequence[str]) -> dict[str, float] | None:
@@ -59,10 +55,8 @@ def parse_weights(text: str, components: Sequence[str]) -> dict[str, float] | No
     if len(parts) == 1 and not parts[0][0]:
         return None
     if sorted(name for name, _ in parts) != sorted(components):
-        raise UserError(
-            f"--disagreement-weight {text}: give one weight for each component of --disagreement-on: "
-            f"{', '.join(components)}"
-        )
+        wanted = f"give one weight for each component of --disagreement-on: {', '.join(components)}"
+        raise UserError(f"--disagreement-weight {text}: {wanted}")
     return {name: number for (name, _), number in zip(parts, numbers, strict=True)}
 
 
@@ -157,10 +151,8 @@ class DisagreementMixin(FairseqCriterion):
         super().reduce_metrics(logging_outputs)
         sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
         terms = [key for key in (logging_outputs[0] if logging_outputs else {}) if key.startswith("disagreement_")]
-        total = 0.0
-        for term in terms:
-            value = sum(log.get(term, 0) for log in logging_outputs) / sample_size
-            total += value
-            metrics.log_scalar(term, value, sample_size, round=4)
+        values = {term: sum(log.get(term, 0) for log in logging_outputs) / sample_size for term in terms}
         if terms:
-            metrics.log_scalar("disagreement", total, sample_size, round=4)
+            values["disagreement"] = sum(values.values())
+        for name, value in values.items():
+            metrics.log_scalar(name, value, sample_size, round=4)

@@ -53,8 +53,7 @@ def sentence_lengths(data: str, source: str | None = None, target: str | None = 
 def vocabularies(data: str, source: str | None = None, target: str | None = None) -> tuple[int, int]:
     """Symbols of the dictionaries of source and target, with fairseq's four; arguments as of ``sentence_lengths``.
     Raises ``UserError``: a dictionary is missing or damaged."""
-    folder = utils.split_paths(data)[0]
-    counts = []
+    folder, counts = utils.split_paths(data)[0], []
     for language in _languages(folder, source, target):
         path = f"{folder}/dict.{language}.txt"
         try:

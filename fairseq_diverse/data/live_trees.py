@@ -30,10 +30,8 @@ class LiveTrees:
     def __init__(
         self, needed: Sequence[str], parsers: dict[str, dict[str, str]], files: dict[str, Path], subwords: str
     ) -> None:
-        self.needed, self.subwords, self.files = needed, subwords, files
-        self.parsers: dict[str, Parser] = {}
-        self.ready: dict[str, Any] = {}
-        self.count = 0
+        self.needed, self.subwords, self.files, self.count = needed, subwords, files, 0
+        self.parsers, self.ready = dict[str, Parser](), dict[str, Any]()
         if missing := [kind for kind in needed if kind not in files and kind not in parsers]:
             flags = ", ".join(f"--{kind} FILE or --{kind}-model NAME_OR_FOLDER" for kind in missing)
             raise UserError(f"this model needs {' and '.join(missing)} trees: give {flags}")
@@ -61,13 +59,10 @@ class LiveTrees:
             try:
                 rows = sentence_rows(line.split(), self.subwords, graph, tree)
             except Mismatch as other:
-                path = self.files.get(other.kind, "the parser")
-                raise UserError(
-                    f"{path}: sentence {self.count + n + 1} is not that line of the input: {other}"
-                ) from None
-            if ("dependency" in found and (graph is None or graph.heads is None)) or (
-                "constituency" in found and not tree
-            ):
+                where = f"{self.files.get(other.kind, 'the parser')}: sentence {self.count + n + 1}"
+                raise UserError(f"{where} is not that line of the input: {other}") from None
+            no_graph = graph is None or graph.heads is None
+            if ("dependency" in found and no_graph) or ("constituency" in found and not tree):
                 unparsed.append(n)
             trees.append(project(torch.from_numpy(rows).long(), self.needed))
         self.count += len(pieces)
@@ -77,9 +72,8 @@ class LiveTrees:
         if kind in self.ready:
             trees = [tree for _, tree in zip(tokenized, self.ready[kind], strict=False)]
             if len(trees) < len(tokenized):
-                raise UserError(
-                    f"{self.files[kind]}: {self.count + len(trees)} sentences, but the input has more lines"
-                )
+                count = self.count + len(trees)
+                raise UserError(f"{self.files[kind]}: {count} sentences, but the input has more lines")
             return trees
         text = "".join(tree for tree, _ in parse_lines(self.parsers[kind], kind, tokenized)).split("\n")
         if kind == "dependency":

@@ -73,21 +73,20 @@ def read_pairs(path: Path) -> list[Pair]:
     pairs: list[Pair] = []
     known: set[tuple[str, ...]] = set()
     for number, line in enumerate(lines, start=1):
-        cells = line.split("\t")
-        sides = [tuple(cell.split()) for cell in cells[1:]]
-        if len(cells) != 3 or cells[0] not in RELATIONS:
-            raise UserError(
-                f"{path}, line {number}: RELATION<TAB>FORMULA<TAB>FORMULA expected; relations are {' '.join(RELATIONS)}"
-            )
+        where = f"{path}, line {number}"
+        name, *cells = line.split("\t")
+        sides = [tuple(cell.split()) for cell in cells]
+        if len(sides) != 2 or name not in RELATIONS:
+            relations = " ".join(RELATIONS)
+            raise UserError(f"{where}: RELATION<TAB>FORMULA<TAB>FORMULA expected; relations are {relations}")
         for side in {*sides} - known:
             try:
                 truth_table(side)
             except ValueError as error:
-                raise UserError(
-                    f"{path}, line {number}: {error}; formulae are a to f, ( not X ), ( X ( and Y ) ), ( X ( or Y ) )"
-                ) from None
+                forms = "a to f, ( not X ), ( X ( and Y ) ), ( X ( or Y ) )"
+                raise UserError(f"{where}: {error}; formulae are {forms}") from None
             known.add(side)
-        pairs.append(Pair(cells[0], *sides))
+        pairs.append(Pair(name, *sides))
     return pairs
 
 

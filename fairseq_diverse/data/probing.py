@@ -36,9 +36,8 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
     path = folder / f"{task}.txt"
     if not path.is_file():
         files = ", ".join(f"{name}.txt" for name in TASKS)
-        raise UserError(
-            f"{path}: missing; the ten files are {files}, from SentEval ({ORIGIN}) or `fairseq-diverse toy --probing`"
-        )
+        made = f"from SentEval ({ORIGIN}) or `fairseq-diverse toy --probing`"
+        raise UserError(f"{path}: missing; the ten files are {files}, {made}")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     names = {short: split for split, short in SPLITS.items()}
     try:
@@ -56,7 +55,6 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
     trained = {example.label for example in examples["train"]}
     for split, found in examples.items():
         if unknown := {example.label for example in found} - trained:
-            raise UserError(
-                f"{path}: label {min(unknown)!r} of the split {SPLITS[split]} is missing in the training split"
-            )
+            label = f"label {min(unknown)!r} of the split {SPLITS[split]}"
+            raise UserError(f"{path}: {label} is missing in the training split")
     return examples

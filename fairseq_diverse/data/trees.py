@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from fairseq.data import BaseWrapperDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder, _code_to_dtype
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_diverse.attention.relations import EVERYTHING_RELATED
+from fairseq_diverse.attention.relations import EVERYTHING_RELATED, place_trees
 from fairseq_diverse.preparation.subwords import SPACE_MARK
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, iterate_lines
@@ -105,11 +106,10 @@ def binarize(
             for line, rows in enumerate(tqdm(sentences, prefix.name, len(sizes), unit=" sentences", disable=None), 1):
                 lengths.append(int(rows[:, 0].sum()) + 1)
                 digest.update(rows.tobytes())
-                if line > len(sizes) or lengths[-1] != sizes[line - 1]:
+                if [lengths[-1]] != [*sizes[line - 1 : line]]:
                     expected = sizes[line - 1] - 1 if line <= len(sizes) else "no more lines"
-                    raise ValueError(
-                        f"{text}:{line}: {lengths[-1] - 1} subwords, but {prefix}.bin has {expected} there"
-                    )
+                    where = f"{text}:{line}: {lengths[-1] - 1} subwords"
+                    raise ValueError(f"{where}, but {prefix}.bin has {expected} there")
                 for kind, column, missing in (("dependency", 1, -1), ("constituency", 3, 0)):
                     if kind in unparsed and (not len(rows) or rows[0, column] == missing):
                         unparsed[kind].append(line)
@@ -134,18 +134,22 @@ def binarize(
 
 def _rows(text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Iterator[np.ndarray]:
     """``sentence_rows`` of every line of the text."""
-    graphs, trees = dependency and read_conllu(dependency), constituency and read_brackets(constituency)
+    paths = {"dependency": dependency, "constituency": constituency}
+    readers = ((dependency, read_conllu), (constituency, read_brackets))
+    sentences: dict[Path, Iterator[Any]] = {path: reader(path) for path, reader in readers if path}
     number = 0
     for number, line in enumerate(iterate_lines(text), 1):
-        graph = _next(graphs, dependency, text, number) if graphs else None
-        tree = _next(trees, constituency, text, number) if trees else None
+        found: dict[Path, Any] = {path: next(items, END) for path, items in sentences.items()}
+        for path in (path for path, item in found.items() if item is END):
+            raise ValueError(f"{path}: {number - 1} sentences, but {text} has more lines")
+        graph, tree = (found[path] if path else None for path in paths.values())
         try:
             yield sentence_rows(line.split(), subwords, graph, tree)
         except Mismatch as other:
-            path = dependency if other.kind == "dependency" else constituency
-            raise ValueError(f"{path}: sentence {number} is not line {number} of {text}: {other}") from None
-    for items, path in ((graphs, dependency), (trees, constituency)):
-        if items and next(items, END) is not END:
+            where = f"{paths[other.kind]}: sentence {number}"
+            raise ValueError(f"{where} is not line {number} of {text}: {other}") from None
+    for path, items in sentences.items():
+        if next(items, END) is not END:
             raise ValueError(f"{path}: more than the {number} sentences of {text}")
 
 
@@ -183,13 +187,6 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
             raise Mismatch("constituency", tree.leaves(), words)
         rows[:, 2:] = np.array(local_phrases(tree)).T
     return rows
-
-
-def _next(items: Iterator[Any], path: Path | None, text: Path, number: int) -> Any:
-    item = next(items, END)
-    if item is END:
-        raise ValueError(f"{path}: {number - 1} sentences, but {text} has more lines")
-    return item
 
 
 def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
@@ -243,9 +240,8 @@ def _description(prefix: Path | str) -> dict[str, Any]:
         kinds = lengths = digest = None
     known = isinstance(kinds, list) and kinds and all(kind in KINDS for kind in kinds)
     if not known or type(lengths) is not int or not isinstance(digest, str | None):
-        raise UserError(
-            f"{prefix}.syntax.json: damaged, or not written by fairseq-diverse binarize-syntax; run it again"
-        )
+        problem = "damaged, or not written by fairseq-diverse binarize-syntax; run it again"
+        raise UserError(f"{prefix}.syntax.json: {problem}")
     return record
 
 
@@ -256,6 +252,25 @@ def available_trees(prefix: Path) -> list[str]:
         UserError: their description is damaged.
     """
     return _description(prefix)["kinds"]
+
+
+class PairsWithTrees(BaseWrapperDataset):
+    """Adds ``source_trees`` (B, T, 5) to the batches of a ``LanguagePairDataset``, aligned by sentence id.
+
+    Args:
+        pairs: the sentence pairs.
+        trees: with the same indices.
+    """
+
+    def __init__(self, pairs: Any, trees: Any) -> None:
+        super().__init__(pairs)
+        self.trees = trees
+
+    def collater(self, samples: Sequence[Any], **options: Any) -> dict[str, Any]:
+        batch = self.dataset.collater(samples, **options)
+        if batch:
+            batch["net_input"]["source_trees"] = place_trees(batch, self.trees, self.dataset.src_dict.pad())
+        return batch
 
 
 class SyntaxDataset(torch.utils.data.Dataset):
@@ -311,10 +326,8 @@ def project(rows: Tensor, needed: Sequence[str]) -> Tensor:
         needed: dependency, constituency or both.
     """
     words, length = len(rows), int(rows[:, 0].sum()) + 1
-    usable = (
-        words and not ("dependency" in needed and rows[0, 1] < 0) and not ("constituency" in needed and not rows[0, 3])
-    )
-    if not usable:
+    missing = not words or ("dependency" in needed and rows[0, 1] < 0) or ("constituency" in needed and not rows[0, 3])
+    if missing:
         return torch.tensor(EVERYTHING_RELATED).repeat(length, 1)
     rows = torch.cat([rows, torch.tensor([[1, words, words, words + 1, 0]])])
     word = torch.arange(words + 1).repeat_interleave(rows[:, 0])

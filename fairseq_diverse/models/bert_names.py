@@ -99,12 +99,8 @@ def parameters(
         if not UNUSED.fullmatch(name):
             found[_name(name)] = tensor
     symbols, width = config["vocab_size"], config["hidden_size"]
-    sizes = {
-        EMBEDDINGS: (symbols, width),
-        PREDICTED: (symbols,),
-        "pooler.weight": (width, width),
-        "pooler.bias": (width,),
-    }
+    sizes = {EMBEDDINGS: (symbols, width), PREDICTED: (symbols,)}
+    sizes |= {"pooler.weight": (width, width), "pooler.bias": (width,)}
     for name, size in sizes.items():
         if name in found and found[name].shape != size:
             raise UserError(f"{folder}: {name} is {(*found[name].shape,)}, but config.json has {size}")

@@ -119,12 +119,8 @@ class DiverseClassifier(DiverseModel):
         pooling = MeanPooling() if args.pooling == "mean" else QueryPooling(width, args.pooling_queries)
         sizes = [width * pooling.vectors * task.sequences, *[width] * (args.classifier_layers - 1), task.classes]
         layers: list[nn.Module] = []
-        for before, after in itertools.pairwise(sizes):
-            layers += [
-                FairseqDropout(args.dropout, module_name="DiverseClassifier"),
-                nn.Linear(before, after),
-                nn.ReLU(),
-            ]
+        for size in itertools.pairwise(sizes):
+            layers += [FairseqDropout(args.dropout, module_name="DiverseClassifier"), nn.Linear(*size), nn.ReLU()]
         model = cls(encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences, kept is not None)
         model.finish(args)
         return model

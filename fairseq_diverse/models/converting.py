@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fairseq_diverse.checkpoints.loading import DICTIONARIES, check_sizes, damage, not_finite, save_checkpoint
+from fairseq_diverse.checkpoints.shared import state_of
 from fairseq_diverse.host.data import numbered_words
 from fairseq_diverse.host.dictionaries import digest
 from fairseq_diverse.host.programs import build_model, fill_architecture
@@ -85,7 +86,8 @@ def convert(folder: Path, out: Path) -> str:
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG}: incomplete or damaged ({type(error).__name__}: {error})") from error
     fill_architecture(args)
-    state = checkpoint(args, model, words, kind)
+    cfg = {"model": Namespace(**vars(args), _name=args.arch), "common": {}, "task": dict(kind.task)}
+    state = state_of(model, cfg, {DICTIONARIES: dict.fromkeys(kind.sides, digest(words))})
     check_sizes(folder / CONFIG, state)
     check_parameters(folder, args, model, len(words), kind.optional)
     part = out.with_name(f".{out.name}.part")
@@ -100,19 +102,6 @@ def convert(folder: Path, out: Path) -> str:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return str(args.arch)
-
-
-def checkpoint(args: Namespace, model: dict[str, Tensor], words: list[str], kind: Kind) -> dict[str, Any]:
-    """The state that fairseq's trainer writes, before any update."""
-    return {
-        "args": None,
-        "cfg": {"model": Namespace(**vars(args), _name=args.arch), "common": {}, "task": dict(kind.task)},
-        "model": model,
-        "criterion": None,
-        "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": 0}],
-        "task_state": {DICTIONARIES: dict.fromkeys(kind.sides, digest(words))},
-        "extra_state": {"epoch": 1},
-    }
 
 
 def check_parameters(

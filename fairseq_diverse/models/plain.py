@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from fairseq_diverse.attention.registry import active, add_flags
 from fairseq_diverse.checkpoints.loading import DICTIONARIES, dictionary_digests, load_checkpoint, save_checkpoint
 from fairseq_diverse.checkpoints.settings import printable
+from fairseq_diverse.checkpoints.shared import state_of
 from fairseq_diverse.host.data import numbered_words
 from fairseq_diverse.host.loading import INITIAL_FILES, upgraded
 from fairseq_diverse.host.programs import build_model, criterions, model_name
@@ -65,7 +66,9 @@ def _plain(path: str | Path, state: dict[str, Any]) -> dict[str, Any]:
             "go, also if it was trained with --disagreement"
         )
     own = _own_settings()
-    names = {"arch": "transformer", "_name": "transformer", "task": _task(settings), "criterion": _criterion(settings)}
+    task = settings.get("task", "translation")
+    names = dict.fromkeys(("arch", "_name"), "transformer")
+    names |= {"task": TASKS.get(task, task), "criterion": _criterion(settings)}
     settings = {name: value for name, value in {**settings, **names}.items() if not own(name)}
     settings |= dict.fromkeys(settings.keys() & {*INITIAL_FILES})  # the parameters are here
     _check_parameters(path, state["model"], settings)
@@ -73,17 +76,11 @@ def _plain(path: str | Path, state: dict[str, Any]) -> dict[str, Any]:
         section = sections.get(name) or {}
         sections[name] = {key: value for key, value in section.items() if not own(key)} | {"_name": names[name]}
     sections["common"] = (sections.get("common") or {}) | {"user_dir": None}
-    history = (state.get("optimizer_history") or [{}])[-1]
+    updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
     extra = state.get("extra_state") or {}
-    return {
-        "args": None,
-        "cfg": sections | {"model": settings},
-        "model": state["model"],
-        "criterion": None,
-        "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": history.get("num_updates", 0)}],
-        "task_state": {DICTIONARIES: digests} if (digests := dictionary_digests(state)) else {},
-        "extra_state": {"epoch": 1} | {name: _dictionary(extra[name]) for name in KEPT if name in extra},
-    }
+    kept = {name: _dictionary(extra[name]) for name in KEPT if name in extra}
+    task_state = {DICTIONARIES: digests} if (digests := dictionary_digests(state)) else {}
+    return state_of(state["model"], sections | {"model": settings}, task_state, updates, **kept)
 
 
 def _dictionary(value: Any) -> Any:
@@ -101,11 +98,6 @@ def _own_settings() -> Callable[[str], bool]:
     add_layer_flags(parser)
     flags = {"user_dir", "own_mechanisms", *(action.dest for action in parser._actions)}
     return lambda name: name in flags or name.startswith("disagreement")
-
-
-def _task(settings: Mapping[str, Any]) -> str:
-    task = settings.get("task", "translation")
-    return TASKS.get(task, task)
 
 
 def _criterion(settings: Mapping[str, Any]) -> str:
@@ -131,7 +123,6 @@ def _check_parameters(path: str | Path, parameters: Mapping[str, Any], settings:
     expected = model.state_dict()
     for name in [*given, *expected]:
         if name not in expected or name not in given or given[name].shape != expected[name].shape:
-            raise UserError(
-                f"{path}: its parameter {printable(name)} cannot go: fairseq's transformer with these settings has "
-                f"{'it in another shape' if name in expected and name in given else 'other parameters'}"
-            )
+            other = "it in another shape" if name in expected and name in given else "other parameters"
+            problem = f"cannot go: fairseq's transformer with these settings has {other}"
+            raise UserError(f"{path}: its parameter {printable(name)} {problem}")

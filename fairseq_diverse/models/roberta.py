@@ -102,14 +102,10 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
-        parser.add_argument(
-            "--checkpoint-activations", action="store_true", help="recompute activations in the backward pass"
-        )
-        parser.add_argument(
-            "--offload-activations",
-            action="store_true",
-            help="like --checkpoint-activations, and store them on the CPU",
-        )
+        texts = {"checkpoint": "recompute activations in the backward pass"}
+        texts["offload"] = "like --checkpoint-activations, and store them on the CPU"
+        for name, text in texts.items():
+            parser.add_argument(f"--{name}-activations", action="store_true", help=text)
 
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:

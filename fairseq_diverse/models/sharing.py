@@ -136,11 +136,10 @@ def shared_folder(name: str | Path) -> Path:
     missing = [f"mechanism {one}" for one in map(str, own if isinstance(own, list) else ()) if one not in MECHANISMS]
     for kind, known in (("architecture", architectures()), ("task", tasks())):
         missing += [f"{kind} {config.get(kind)}"] * (str(config.get(kind)) not in known)
-    if missing and (code := config.get(CODE)):
-        raise UserError(
-            f"{folder}: has the {printable(', '.join(missing))} of its author, in {folder / str(code)}, which is not "
-            f"run by itself: read that code, then give --user-dir {folder / str(code)}"
-        )
+    if missing and config.get(CODE):
+        named, code = printable(", ".join(missing)), folder / str(config[CODE])
+        todo = f"which is not run by itself: read that code, then give --user-dir {code}"
+        raise UserError(f"{folder}: has the {named} of its author, in {code}, {todo}")
     return folder
 
 
@@ -159,9 +158,8 @@ def _downloaded(name: str) -> Path:
     try:
         return Path(module.snapshot_download(repository, revision=revision or None, allow_patterns=list(READ)))
     except Exception as error:  # of the network, in several libraries' types
-        raise UserError(
-            f"{name}: no such folder here, and not got from the Hugging Face hub ({_first_line(error)})"
-        ) from None
+        problem = f"not got from the Hugging Face hub ({_first_line(error)})"
+        raise UserError(f"{name}: no such folder here, and {problem}") from None
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:

@@ -21,10 +21,13 @@ FIXED = {  # settings that only one value of fits
     "eos_token_id": 1,
     "decoder_start_token_id": 0,
 }
-SIZES = (
-    *("d_model", "d_kv", "d_ff", "num_heads", "num_layers", "num_decoder_layers"),
-    *("relative_attention_num_buckets", "relative_attention_max_distance"),
-)
+OTHERS = {
+    "encoder_layers": "num_layers",
+    "decoder_layers": "num_decoder_layers",
+    "head_width": "d_kv",
+    "position_bias_buckets": "relative_attention_num_buckets",
+    "position_bias_distance": "relative_attention_max_distance",
+}
 PARTS = {  # of the names in a block
     r"layer\.0\.SelfAttention\.([qkv])\.weight": r"self_attn.\1_proj.weight",
     r"layer\.0\.SelfAttention\.o\.weight": "self_attn.out_proj.weight",
@@ -58,24 +61,18 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     form = str(config.get("feed_forward_proj", "relu")), _is_scaled(config)
     versions = {("relu", True): "1.0", ("gated-gelu", False): "1.1"}
     if form not in versions:
-        raise UserError(
-            f"config.json: feed_forward_proj {form[0]} with tie_word_embeddings {form[1]}: neither T5 1.0 (relu, true) "
-            "nor 1.1 (gated-gelu, false)"
-        )
+        both = f"feed_forward_proj {form[0]} with tie_word_embeddings {form[1]}"
+        raise UserError(f"config.json: {both}: neither T5 1.0 (relu, true) nor 1.1 (gated-gelu, false)")
     given = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, **config}
     given["num_decoder_layers"] = given.get("num_decoder_layers") or given["num_layers"]
-    for name in SIZES:
+    for name in ("d_model", "d_ff", "num_heads", *OTHERS.values()):
         whole_number(name, given[name])
     shape = {"embed_dim": given["d_model"], "ffn_embed_dim": given["d_ff"], "attention_heads": given["num_heads"]}
     return {
         "arch": "diverse_t5",
         "t5_version": versions[form],
         **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in shape.items()},
-        "encoder_layers": given["num_layers"],
-        "decoder_layers": given["num_decoder_layers"],
-        "head_width": given["d_kv"],
-        "position_bias_buckets": given["relative_attention_num_buckets"],
-        "position_bias_distance": given["relative_attention_max_distance"],
+        **{ours: given[name] for ours, name in OTHERS.items()},
         "dropout": float(config.get("dropout_rate", 0.1)),
     }
 

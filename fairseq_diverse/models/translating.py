@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fairseq_diverse.data.live_trees import LiveTrees
-from fairseq_diverse.data.pairs import PairsWithTrees
+from fairseq_diverse.data.trees import PairsWithTrees
 from fairseq_diverse.host.data import source_sentences, to_device
 from fairseq_diverse.host.programs import generation_settings
 from fairseq_diverse.preparation import Preprocessing

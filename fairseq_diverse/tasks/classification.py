@@ -23,6 +23,10 @@ class ClassificationTask(FairseqTask):
     mark = "classifies"  # what a model for it has
     suited = "li2021_logic, li2021_probing or one derived from them"
 
+    @classmethod
+    def setup_task(cls, cfg: Any, **unused: Any) -> Any:
+        return cls(cfg)
+
     @property
     def source_dictionary(self) -> Dictionary:
         return self.dictionary
@@ -48,9 +52,8 @@ class ClassificationTask(FairseqTask):
     def build_criterion(self, cfg: Any) -> Any:
         """As in fairseq. Raises ``UserError``: the criterion is not for classification."""
         if not cfg._name.startswith("classification"):
-            raise UserError(
-                f"--criterion {cfg._name}: this task needs classification, or classification_with_disagreement"
-            )
+            needed = "this task needs classification, or classification_with_disagreement"
+            raise UserError(f"--criterion {cfg._name}: {needed}")
         return super().build_criterion(cfg)
 
     def add_dataset(

@@ -45,26 +45,18 @@ class LogicalInference(ClassificationTask):
     classes = len(RELATIONS)
     sequences = 2  # of an example
 
-    def __init__(self, cfg: LogicalInferenceConfig, dictionary: Dictionary) -> None:
+    def __init__(self, cfg: LogicalInferenceConfig) -> None:
         super().__init__(cfg)
-        self.dictionary = dictionary
-        self.tests = {str(count): f"test{count}" for count in range(1, MOST_OPERATORS + 1)}
-
-    @classmethod
-    def setup_task(cls, cfg: LogicalInferenceConfig, **unused: Any) -> "LogicalInference":
         if not 0 <= cfg.train_operators <= MOST_OPERATORS:
             raise UserError(f"--train-operators {cfg.train_operators}: from 0 to {MOST_OPERATORS}")
-        dictionary = Dictionary()
-        for symbol in SYMBOLS:
-            dictionary.add_symbol(symbol)
-        return cls(cfg, dictionary)
+        self.dictionary = Dictionary()
+        self.index = {symbol: self.dictionary.add_symbol(symbol) for symbol in SYMBOLS}
+        self.tests = {str(count): f"test{count}" for count in range(1, MOST_OPERATORS + 1)}
 
     def load_dataset(self, split: str, **unused: Any) -> None:
         pairs = self._pairs(split)
-        index = {symbol: self.dictionary.index(symbol) for symbol in SYMBOLS}
-        inputs = [
-            [torch.tensor([index[symbol] for symbol in side]) for side in (pair.left, pair.right)] for pair in pairs
-        ]
+        both = [[[self.index[symbol] for symbol in side] for side in (pair.left, pair.right)] for pair in pairs]
+        inputs = [list(map(torch.tensor, sides)) for sides in both]
         self.add_dataset(split, inputs, [pair.relation for pair in pairs], RELATIONS)
 
     def _pairs(self, split: str) -> list[Pair]:

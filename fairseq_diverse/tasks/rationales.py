@@ -13,7 +13,7 @@ from fairseq.tasks import register_task
 from omegaconf import MISSING
 from torch import Tensor
 
-from fairseq_diverse.data.rationales import WordsDataset
+from fairseq_diverse.data.classification import WordsDataset
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.eraser import FILES, SEPARATOR, read_eraser
 from fairseq_diverse.support.errors import UserError
@@ -57,10 +57,6 @@ class Rationales(ClassificationTask):
         self.classes, self.tests = len(self.labels), {"test": "test"}
         self.segmented: dict[str, list[int]] = {}
 
-    @classmethod
-    def setup_task(cls, cfg: RationalesConfig, **unused: Any) -> "Rationales":
-        return cls(cfg)
-
     def max_positions(self) -> int:
         return self.cfg.max_positions
 
@@ -68,8 +64,8 @@ class Rationales(ClassificationTask):
         """The numbers of a word's subwords, at least one."""
         if word not in self.segmented:
             steps = self.preprocessing
-            text = steps.tokens["source"].tokenize(word)
-            segments = steps.subwords["source"].segment(f" {text}" if steps.subwords["source"].kind == "gpt2" else text)
+            text, subwords = steps.tokens["source"].tokenize(word), steps.subwords["source"]
+            segments = subwords.segment(f" {text}" if subwords.kind == "gpt2" else text)
             numbers = [self.dictionary.index(subword) for subword in segments.split()]
             self.segmented[word] = numbers or [self.dictionary.unk()]
         return self.segmented[word]

@@ -25,9 +25,7 @@ class SentenceProbingConfig(FairseqDataclass):
     from_checkpoint: str = field(
         default="", metadata={"help": "translation model whose encoder is probed, without training it further"}
     )
-    checkpoint_data: str = field(
-        default="", metadata={"help": "prepared data set that --from-checkpoint was trained on"}
-    )
+    checkpoint_data: str = field(default="", metadata={"help": "prepared data that --from-checkpoint was trained on"})
 
 
 @register_task("sentence_probing", dataclass=SentenceProbingConfig)
@@ -49,8 +47,7 @@ class SentenceProbing(ClassificationTask):
             raise UserError("--from-checkpoint and --checkpoint-data: give both, or neither")
         self.examples = read_probing(Path(cfg.data), str(cfg.probe))
         self.labels = sorted({example.label for example in self.examples["train"]})
-        self.classes = len(self.labels)
-        self.tests = {str(cfg.probe): "test"}
+        self.classes, self.tests = len(self.labels), {str(cfg.probe): "test"}
         self.preprocessing = None
         if cfg.checkpoint_data:
             try:
@@ -63,10 +60,6 @@ class SentenceProbing(ClassificationTask):
             self.dictionary = Dictionary()
             for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
                 self.dictionary.add_symbol(word, n=count)
-
-    @classmethod
-    def setup_task(cls, cfg: SentenceProbingConfig, **unused: Any) -> "SentenceProbing":
-        return cls(cfg)
 
     def pretrained(self) -> DiverseTransformerModel | None:
         """The model of ``--from-checkpoint``."""

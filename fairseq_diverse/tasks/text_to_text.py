@@ -25,19 +25,12 @@ class SpanCorruptionTask(SpanMaskedLMTask):
                 "`bpe: {kind: t5}` or the subwords of a T5"
             )
         if (spans := round(cfg.noise_density * cfg.tokens_per_sample / cfg.mean_noise_span_length)) > SENTINELS:
-            raise UserError(
-                f"--tokens-per-sample {cfg.tokens_per_sample}: has {spans} spans, but there are {SENTINELS} sentinels"
-            )
+            found = f"has {spans} spans, but there are {SENTINELS} sentinels"
+            raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample}: {found}")
         super().load_dataset(split, *given, **more)
         made = self.datasets[split]
-        self.datasets[split] = Spans(
-            made.dataset,
-            self.dictionary,
-            made.noise_density,
-            made.mean_noise_span_length,
-            shuffle=made.shuffle,
-            seed=made.seed,
-        )
+        shares, drawn = (made.noise_density, made.mean_noise_span_length), {"shuffle": made.shuffle, "seed": made.seed}
+        self.datasets[split] = Spans(made.dataset, self.dictionary, *shares, **drawn)
 
     def _load_dataset_split(self, *given: Any) -> Any:
         blocks = super()._load_dataset_split(*given).dataset.dataset  # without <s> and </s>

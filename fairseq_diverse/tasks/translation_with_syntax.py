@@ -14,8 +14,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_diverse.criterions.observed import ObservedModel
-from fairseq_diverse.data.pairs import PairsWithTrees
-from fairseq_diverse.data.trees import SyntaxDataset
+from fairseq_diverse.data.trees import PairsWithTrees, SyntaxDataset
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import source_prefix
@@ -38,9 +37,8 @@ class TranslationWithSyntax(TranslationTask):
         if from_checkpoint and type(model) is TransformerModel:  # in an ensemble with a model that needs trees
             model = DiverseTransformerModel.build_model(Namespace(**vars(cfg)), self)
             if self.cfg.eval_bleu:  # fairseq made it with the model that this one replaces
-                self.sequence_generator = self.build_generator(
-                    [model], Namespace(**json.loads(self.cfg.eval_bleu_args))
-                )
+                settings = Namespace(**json.loads(self.cfg.eval_bleu_args))
+                self.sequence_generator = self.build_generator([model], settings)
         if plan := getattr(model.encoder, "plan", None):
             self.trees = tuple(dict.fromkeys((*self.trees, *plan.trees)))
         if self.trees and self.cfg.truncate_source:

@@ -13,8 +13,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq_diverse.data import trees as binary
 from fairseq_diverse.data.lengths import PhraseLayers, phrase_layers
 from fairseq_diverse.data.live_trees import LiveTrees
-from fairseq_diverse.data.pairs import PairsWithTrees
-from fairseq_diverse.data.trees import SyntaxDataset, available_trees, binarize, project, words_of
+from fairseq_diverse.data.trees import PairsWithTrees, SyntaxDataset, available_trees, binarize, project, words_of
 from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
