@@ -160,9 +160,8 @@ def encode_pair(
         return Labels([subwords.join(" ".join(word)) for word in of_words], [len(word) for word in of_words])
 
     sample["prev_output_tokens"] = target_ids.roll(1)[None]
-    return SentencePair(
-        source_pieces, target_pieces, words("source", source_pieces), words("target", target_pieces), sample
-    )
+    both = words("source", source_pieces), words("target", target_pieces)
+    return SentencePair(source_pieces, target_pieces, *both, sample)
 
 
 @dataclass(frozen=True)
@@ -320,8 +319,6 @@ def comparison_panels(
 
 def side_by_side(models: Sequence[list[list[Panel | None]]]) -> list[list[Panel | None]]:
     """The panels of several models, side by side, one row per head; a model with fewer heads has gaps."""
+    gaps = [[None] * len(of_model[0]) for of_model in models]
     rows = zip_longest(*models)
-    return [
-        [panel for row, of_model in zip(parts, models, strict=True) for panel in row or [None] * len(of_model[0])]
-        for parts in rows
-    ]
+    return [[panel for row, gap in zip(parts, gaps, strict=True) for panel in row or gap] for parts in rows]

@@ -90,11 +90,8 @@ def inspect_heads(
         raise UserError("no sentences to look at")
     means = {name: totals[name][0] / totals[name][1] for name in FIGURES if name in totals and totals[name][1]}
     means["importance"] = means["importance"] / means["importance"].norm(dim=1, keepdim=True).clamp(min=1e-30)
-    order = [
-        (component, layer) for component, count in layer_counts(model.cfg).items() for layer in range(1, count + 1)
-    ]
-    sentences = int(totals["confidence"][1])
-    without_tree = sentences - int(totals["redundant"][1]) if "redundant" in totals else 0
+    order = [(component, layer + 1) for component, count in layer_counts(model.cfg).items() for layer in range(count)]
+    without_tree = int(totals["confidence"][1] - totals["redundant"][1]) if "redundant" in totals else 0
     return HeadFigures(means, {place: diversity[place].figures() for place in order}, without_tree)
 
 

@@ -8,15 +8,8 @@ import numpy as np
 import torch
 
 from fairseq_diverse.host.data import to_device
-from fairseq_diverse.metrics.rationales import (
-    SHARES,
-    as_scores,
-    auprc,
-    lime_samples,
-    lime_weights,
-    rationale_scores,
-    top_words,
-)
+from fairseq_diverse.metrics import rationales as measures
+from fairseq_diverse.metrics.rationales import SHARES, as_scores, lime_samples, lime_weights, top_words
 from fairseq_diverse.preparation.eraser import Annotation
 
 Record = dict[str, Any]  # of a document, as ERASER's program reads it
@@ -62,10 +55,8 @@ def explain(
     predicted = int(whole.argmax())
     scores = np.zeros(len(example.words))
     scores[: len(words)] = as_scores(lime_weights(kept[places.reshape(-1)], found[:, predicted]))
-    chosen = [top_words(scores, one) for one in (share, *SHARES)]
-    inside, outside = (
-        predict([[*itertools.compress(words, of(mask))] for mask in chosen]) for of in (np.array, np.invert)
-    )
+    chosen = np.array([top_words(scores, one) for one in (share, *SHARES)])
+    inside, outside = (predict([[*itertools.compress(words, mask)] for mask in of]) for of in (chosen, ~chosen))
 
     def by_label(row: np.ndarray) -> dict[str, float]:
         return dict(zip(labels, row.tolist(), strict=True))
@@ -98,7 +89,7 @@ def measured(records: Sequence[Record], examples: Sequence[Annotation]) -> dict[
     for record, example in zip(records, examples, strict=True):
         marks, areas = iter(example.evidence), []
         for part, (_, length) in zip(record["rationales"], example.places, strict=True):
-            areas.append(auprc(part["soft_rationale_predictions"], [*itertools.islice(marks, length)]))
+            areas.append(measures.auprc(part["soft_rationale_predictions"], [*itertools.islice(marks, length)]))
         one: dict[str, Any] = {"auprc": [area for area in areas if area is not None]}
         for name in ("comprehensiveness", "sufficiency"):
             label, key = record["classification"], f"{name}_classification_scores"
@@ -106,6 +97,5 @@ def measured(records: Sequence[Record], examples: Sequence[Annotation]) -> dict[
             drops = [record["classification_scores"][label] - part[key][label] for part in parts]
             one |= {name: drops[0], f"{name}_by_share": drops[1:]}
         documents.append(one)
-    return rationale_scores(
-        documents, [record["classification"] for record in records], [example.label for example in examples]
-    )
+    predictions, labels = [record["classification"] for record in records], [example.label for example in examples]
+    return measures.rationale_scores(documents, predictions, labels)

@@ -71,8 +71,5 @@ def roles(figures: dict[str, Tensor]) -> list[list[str]]:
         known["syntactic"] = figures["redundant"] < 1 - MAJORITY
     if "rarest" in figures:
         known["rare words"] = figures["rarest"] > MAJORITY
-    layers, heads = figures["previous"].shape
-    return [
-        [", ".join(name for name, has in known.items() if has[layer, head]) for head in range(heads)]
-        for layer in range(layers)
-    ]
+    layers, heads = map(range, figures["previous"].shape)
+    return [[", ".join(name for name, has in known.items() if has[layer, head]) for head in heads] for layer in layers]

@@ -51,10 +51,8 @@ def measure_size(
         raise UserError(f"--vocabulary {min(symbols)}: at least 5: fairseq's four symbols and a word")
     args = Namespace(**vars(args))
     programs.fill_architecture(args)
-    off = Namespace()
-    fill_defaults(off)
-    off = Namespace(**{**vars(args), **vars(off)})
-
+    fill_defaults(defaults := Namespace())
+    off = Namespace(**{**vars(args), **vars(defaults)})
     model = build_model(args, symbols)
     translates = isinstance(model, DiverseTransformerModel)
     lengths = {"source": source_length}
@@ -80,13 +78,10 @@ def measure_size(
         model.register_classification_head("any", num_classes=1)
         pooler = sum(parameter.numel() for parameter in model.classification_heads["any"].dense.parameters())
         figures["classifier"] = total - outside["lm_head"] + pooler
+    plan, sizes = model.encoder.plan, model.encoder.plan.components
     return {
         "arch": args.arch,
-        "interacting": {
-            name: part.heads
-            for name, part in model.encoder.plan.components.items()
-            if model.encoder.plan.anywhere("interacting", name)
-        },
+        "interacting": {name: part.heads for name, part in sizes.items() if plan.anywhere("interacting", name)},
         "widths": {side: getattr(args, f"{side}_embed_dim") for side in flops},
         "vocabulary": symbols[0] if symbols[0] == symbols[1] else list(symbols),
         **{f"{side}_length": length for side, length in lengths.items()},
@@ -141,15 +136,13 @@ def count_flops(model: nn.Module, source_length: int, target_length: int = 0) ->
         source_length, target_length: tokens, including the end-of-sentence symbol.
     """
     products = [getattr(torch.ops.aten, name) for name in PRODUCTS]
-    counter = FlopCounterMode(
-        display=False,
-        custom_mapping={
-            torch.ops.aten.native_layer_norm: lambda shape, *_, **__: 2 * math.prod(shape),
-            torch.ops.aten.lerp: lambda *_, out_shape, **__: 4 * math.prod(out_shape),
-            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention,
-            **dict.fromkeys(products, lambda *_, out_shape, **__: 2 * math.prod(out_shape)),
-        },
-    )
+    counted: dict[Any, Any] = {
+        torch.ops.aten.native_layer_norm: lambda shape, *_, **__: 2 * math.prod(shape),
+        torch.ops.aten.lerp: lambda *_, out_shape, **__: 4 * math.prod(out_shape),
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention,
+        **dict.fromkeys(products, lambda *_, out_shape, **__: 2 * math.prod(out_shape)),
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=counted)
     with cpu.disabled(), counter, torch.no_grad():  # torch cannot count the work of our kernels
         model(
             src_tokens=torch.full((1, source_length), 4),
@@ -166,11 +159,12 @@ def count_flops(model: nn.Module, source_length: int, target_length: int = 0) ->
 
 def _with_own_maps(model: Any) -> str:
     """The placement of the attentions with one map per head."""
-    layers = {
-        component: [str(n) for n, of in enumerate(attentions_at(model, component), 1) if of is not None and of.has_maps]
-        for component in (("encoder", "decoder", "cross") if hasattr(model, "decoder") else ("encoder",))
-    }
-    return ",".join(f"{component}:{'+'.join(numbers)}" for component, numbers in layers.items() if numbers)
+    placed = []
+    for component in ("encoder", "decoder", "cross") if hasattr(model, "decoder") else ("encoder",):
+        attentions = enumerate(attentions_at(model, component), 1)
+        if numbers := [str(number) for number, one in attentions if one is not None and one.has_maps]:
+            placed.append(f"{component}:{'+'.join(numbers)}")
+    return ",".join(placed)
 
 
 def _fused_attention(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *_: Any, **__: Any) -> int:

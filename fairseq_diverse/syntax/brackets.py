@@ -50,10 +50,8 @@ def compare(gold: "Tree", parsed: "Tree") -> Brackets:
     """
     ours, theirs = ([*map(comparable, tree.leaves())] for tree in (gold, parsed))
     if ours != theirs:
-        pair = next(pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1])
-        raise ValueError(
-            "{!r} in the gold tree, {!r} in the other".format(*("end" if word is None else word for word in pair))
-        )
+        one, other = next(pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1])
+        raise ValueError(f"{one or 'end'!r} in the gold tree, {other or 'end'!r} in the other")
     kept = [tag not in PUNCTUATION for _, tag in gold.pos()]
     places = [sum(kept[:n]) for n in range(len(kept) + 1)]
     sides = [Counter(_brackets(tree, places)) for tree in (gold, parsed)]

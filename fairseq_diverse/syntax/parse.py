@@ -155,10 +155,8 @@ def join_shards(out: Path, count: int) -> list[Path]:
         ends = [0] + [one["lines"][1] for one in ranges]
         for shard, record, one, first in zip(shards, records, ranges, ends[:-1], strict=True):
             if record != records[0] or one["text"] != ranges[0]["text"] or one["lines"][0] != first:
-                raise UserError(
-                    f"{shard}: not of the text, parser and version of {shards[0]}; delete the wrong one and parse it "
-                    "again"
-                )
+                other = f"not of the text, parser and version of {shards[0]}"
+                raise UserError(f"{shard}: {other}; delete the wrong one and parse it again")
         with atomic_write(out, "wb") as file:
             for shard in shards:
                 with open(shard, "rb") as trees:
@@ -185,9 +183,8 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int, gpu
     words = {start: sum(len(line.split()) for line in chunk) for start, chunk in chunks.items()}
     left = {start: chunk for start, chunk in chunks.items() if not paths[start].exists()}
     done = sum(words[start] for start in chunks if start not in left)
-    with tqdm(
-        total=sum(words.values()), initial=done, desc=out.name, unit=" words", unit_scale=True, disable=None
-    ) as bar:
+    total = sum(words.values())
+    with tqdm(None, out.name, total, initial=done, unit=" words", unit_scale=True, disable=None) as bar:
         places: SimpleQueue[str] = multiprocessing.get_context("spawn").SimpleQueue()
         for number in range(workers):
             places.put(gpus[number % len(gpus)] if gpus else "")
@@ -264,15 +261,12 @@ class Parsing:
 def parse_lines(parser: parsers.Parser, kind: str, lines: Sequence[str]) -> list[tuple[str, str]]:
     """The text of each line's tree, and the reason if it has none; sentences are parsed in order of length."""
     sentences = [[without_moses(token) for token in line.split()] for line in lines]
-    endless = {
-        n for n, words in enumerate(sentences) if len(words) > WORDS or max(map(len, words), default=0) > CHARACTERS
-    }
-    usual = (n for n, words in enumerate(sentences) if words and n not in endless)
+    usual = [n for n, words in enumerate(sentences) if 0 < len(words) <= WORDS and max(map(len, words)) <= CHARACTERS]
     order = sorted(usual, key=lambda n: len(sentences[n]))
     parsed = dict(zip(order, parsers.parse_safely(parser, [sentences[n] for n in order]), strict=True))
     results = []
     for n, words in enumerate(sentences):
-        tree, reason = parsed.get(n, (None, ENDLESS if n in endless else EMPTY))
+        tree, reason = parsed.get(n, (None, ENDLESS if words else EMPTY))
         if kind == "dependency":
             rows = tree or "".join(f"{i}\t{word}" + "\t_" * 8 + "\n" for i, word in enumerate(words, 1))
             results.append((f"{f'# unparsed = {reason}' if reason else '# parsed = yes'}\n{rows}\n", reason))

@@ -31,9 +31,7 @@ MODELS = {
 }  # of stanza: the package default, for every language
 NAME = re.compile(r"\w[\w-]*", re.ASCII)
 CODE = ("auto_map", "trust_remote_code")  # keys with which a model contains or allows code
-SAFE_STANZA = (
-    "1.15"  # 1.12.1 and before unpickle vectors that are refused, 1.14 a lemmatizer's dictionary: both run code
-)
+SAFE_STANZA = "1.15"  # 1.12.1 unpickles vectors that are refused, 1.14 a lemmatizer's dictionary: both run code
 SUBBATCH_TOKENS = 500  # of benepar: larger ones are slower on a CPU and need gigabytes for long sentences
 
 
@@ -80,16 +78,13 @@ class Spacy:
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
         from spacy.tokens import Doc
 
-        docs = []
-        for words in sentences:
-            starts: list[bool | int | None] = [i == 0 for i in range(len(words))]  # a line is one sentence
-            docs.append(Doc(self.nlp.vocab, words=words, sent_starts=starts))
-        return ["".join(map(_conllu_line, doc)) for doc in self.nlp.pipe(docs, batch_size=256)]
+        def row(token: Any) -> str:
+            head = 0 if token.head.i == token.i else token.head.i + 1
+            return _row(token.i + 1, token.text, token.pos_, token.tag_, head, token.dep_ if head else "root")
 
-
-def _conllu_line(token: Any) -> str:
-    head = 0 if token.head.i == token.i else token.head.i + 1
-    return _row(token.i + 1, token.text, token.pos_, token.tag_, head, token.dep_ if head else "root")
+        starts: list[list[Any]] = [[i == 0 for i in range(len(words))] for words in sentences]  # one sentence a line
+        docs = (Doc(self.nlp.vocab, words, sent_starts=of) for words, of in zip(sentences, starts, strict=True))
+        return ["".join(map(row, doc)) for doc in self.nlp.pipe(docs, batch_size=256)]
 
 
 def _row(number: int, word: str, universal: str | None, tag: str | None, head: int, relation: str) -> str:
@@ -107,32 +102,21 @@ class Stanza:
         except ImportError:
             raise UserError(f"--parser stanza: not installed; run: {install('syntax')}") from None
         if Version(stanza.__version__) < Version(SAFE_STANZA):
-            raise UserError(
-                f"--parser stanza: version {stanza.__version__} may run code from a model's folder; run: "
-                f"pip install 'stanza>={SAFE_STANZA}'"
-            )
+            danger = f"version {stanza.__version__} may run code from a model's folder"
+            raise UserError(f"--parser stanza: {danger}; run: pip install 'stanza>={SAFE_STANZA}'")
         from stanza.resources.common import DEFAULT_MODEL_DIR
 
         name = NAME.fullmatch(model)
         self.kind, self.path = kind, DEFAULT_MODEL_DIR if name else model
-        self.step = {"dependency": "depparse", "constituency": "constituency"}[kind]
-        before = "tokenize,pos,lemma" if kind == "dependency" else "tokenize,pos"
+        steps = {"dependency": "tokenize,pos,lemma,depparse", "constituency": "tokenize,pos,constituency"}[kind]
+        given_words: dict[str, Any] = {"tokenize_pretokenized": True, "download_method": None, "verbose": False}
         hint = f"get it with: python -c \"import stanza; stanza.download('{language}', package='{model}')\""
         with _loading("stanza", model, given, f"{hint}, or give the folder of stanza's resources"):
-            self.nlp = stanza.Pipeline(
-                language,
-                dir=self.path,
-                package=model if name else "default",
-                processors=f"{before},{self.step}",
-                tokenize_pretokenized=True,
-                download_method=None,
-                use_gpu=gpu,
-                verbose=False,
-            )
-        if self.step not in self.nlp.processors:
-            raise UserError(
-                f"{given} {model}: has no {kind} parser of {language}, only {', '.join(self.nlp.processors)}"
-            )
+            package = model if name else "default"
+            self.nlp = stanza.Pipeline(language, self.path, package, steps, use_gpu=gpu, **given_words)
+        if steps.rpartition(",")[2] not in self.nlp.processors:
+            found = ", ".join(self.nlp.processors)
+            raise UserError(f"{given} {model}: has no {kind} parser of {language}, only {found}")
 
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
         parsed = self.nlp([list(words) for words in sentences]).sentences
@@ -141,11 +125,9 @@ class Stanza:
         if self.kind == "constituency":
             return [f"{_without_root(sentence.constituency)}\n" for sentence in parsed]
         trees = []
-        for sentence, words in zip(parsed, sentences, strict=True):
-            rows = (
-                (w.id, text, w.upos, w.xpos, w.head, w.deprel) for w, text in zip(sentence.words, words, strict=True)
-            )
-            trees.append("".join(_row(*row) for row in rows))
+        for sentence, texts in zip(parsed, sentences, strict=True):
+            words = zip(sentence.words, texts, strict=True)
+            trees.append("".join(_row(w.id, text, w.upos, w.xpos, w.head, w.deprel) for w, text in words))
         return trees
 
 
@@ -175,20 +157,15 @@ class Benepar:
         self.sentence = benepar.InputSentence
 
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
-        inputs = [
-            self.sentence(
-                words=words,
-                space_after=[True] * len(words),
-                escaped_words=[with_brackets_escaped(word) for word in words],
-            )
-            for words in sentences
-        ]
+        inputs = []
+        for words in sentences:
+            escaped = [*map(with_brackets_escaped, words)]
+            inputs.append(self.sentence(words=words, space_after=[True] * len(words), escaped_words=escaped))
         model = self.parser._parser  # its batch call is faster than Parser.parse_sents, which has no subbatches
         outputs = model.parse(inputs, return_compressed=True, subbatch_max_tokens=SUBBATCH_TOKENS)
         labels, tags = model.decoder.label_from_index, model.tag_from_index
-        trees = (
-            output.to_tree(one.pos(), labels, tags) for one, output in zip(inputs, outputs, strict=True)
-        )  # fmt: skip
+        both = zip(inputs, outputs, strict=True)
+        trees = (output.to_tree(one.pos(), labels, tags) for one, output in both)
         return [" ".join(tree.pformat(margin=10**9).split()) + "\n" for tree in trees]
 
 
@@ -241,10 +218,8 @@ def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        other = (
-            "it holds another parser's model, or a part of one" if Path(model).exists() else "no such file or folder"
-        )
-        todo = hint if NAME.fullmatch(model) else other
+        other = "it holds another parser's model, or a part of one"
+        todo = hint if NAME.fullmatch(model) else other if Path(model).exists() else "no such file or folder"
         raise UserError(f"{given} {model}: {program} cannot load it ({_first_line(error)}); {todo}") from None
 
 
@@ -277,12 +252,10 @@ def _refuse_code(config: Any, where: str) -> None:
     todo = [config]
     while todo:
         value = todo.pop()
-        if isinstance(value, dict):
-            for key, one in value.items():
-                if key in CODE or ("attn_implementation" in key and "/" in str(one)):
-                    raise UserError(
-                        f"{where}: {key} asks for code from elsewhere, which is never run; take another model"
-                    )
+        for key, one in value.items() if isinstance(value, dict) else ():
+            if key in CODE or ("attn_implementation" in key and "/" in str(one)):
+                asks = "asks for code from elsewhere, which is never run"
+                raise UserError(f"{where}: {key} {asks}; take another model")
         if isinstance(value, dict | list):
             todo += value.values() if isinstance(value, dict) else value
 

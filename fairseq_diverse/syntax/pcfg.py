@@ -9,6 +9,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,9 +113,8 @@ class Pcfg:
     def __init__(self, model: str) -> None:
         self.path = model
         grammar = msgspec.json.decode(Path(model).read_bytes(), type=Grammar)
-        symbols = {*grammar.roots, *(tag for tags in grammar.words.values() for tag in tags)}
-        symbols |= {symbol for *rule, _ in grammar.binary for symbol in rule}
-        symbols |= {symbol for *rule, _ in grammar.unary for symbol in rule}
+        symbols = {*grammar.roots, *chain(*grammar.words.values())}
+        symbols |= {symbol for *rule, _ in (*grammar.binary, *grammar.unary) for symbol in rule}
         self.symbols = sorted(symbols)
         self.index = index = {symbol: n for n, symbol in enumerate(self.symbols)}
         rules = np.array([[*map(index.__getitem__, rule[:3]), rule[3]] for rule in grammar.binary], int).reshape(-1, 4)
@@ -221,10 +221,8 @@ class Pcfg:
             best = chains[(self.chain[chains] + chart[start, end, self.tag[chains]]).argmax()]
             return Tree(label, [self._tree(chart, words, int(self.tag[best]), start, end)])
         rules = np.arange(*np.searchsorted(self.parent, (symbol, symbol + 1)))
-        left, right = (
-            chart[start, start + 1 : end][:, self.left[rules]],
-            chart[start + 1 : end, end][:, self.right[rules]],
-        )
+        left = chart[start, start + 1 : end][:, self.left[rules]]
+        right = chart[start + 1 : end, end][:, self.right[rules]]
         split, best = np.unravel_index((left + right + self.rule[rules]).argmax(), left.shape)
         middle = start + 1 + int(split)
         children = ((self.left, start, middle), (self.right, middle, end))

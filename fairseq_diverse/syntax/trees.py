@@ -50,17 +50,13 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
     Raises:
         ValueError: a line is not CoNLL-U; names file and line.
     """
-    words: list[str] = []
-    heads: list[str] = []
-    tags: list[str] = []
-    relations: list[str] = []
-    ranges: list[tuple[int, int, str]] = []
-    inside = False
+    rows, ranges, inside = list[list[str]](), list[tuple[int, int, str]](), False
     for number, line in enumerate(itertools.chain(iterate_lines(path) if lines is None else lines, [""]), 1):
         if not line.strip():
             if inside:
+                words, tags, heads, relations = ([row[column] for row in rows] for column in (1, 3, 6, 7))
                 yield Dependencies(words, usable_heads(heads), tags, relations, ranges)
-            words, heads, tags, relations, ranges, inside = [], [], [], [], [], False
+            rows, ranges, inside = [], [], False
             continue
         inside = True
         if line.startswith("#"):
@@ -72,12 +68,9 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
             if ends := RANGE.fullmatch(columns[0]):
                 ranges.append((int(ends[1]) - 1, int(ends[2]), columns[1]))
             continue
-        if columns[0] != str(len(words) + 1):
-            raise ValueError(f"{path}:{number}: word {len(words) + 1} of the sentence is numbered {columns[0]!r}")
-        words.append(columns[1])
-        heads.append(columns[6])
-        tags.append(columns[3])
-        relations.append(columns[7])
+        if columns[0] != str(len(rows) + 1):
+            raise ValueError(f"{path}:{number}: word {len(rows) + 1} of the sentence is numbered {columns[0]!r}")
+        rows.append(columns)
 
 
 def fitted(sentence: Dependencies, words: Sequence[str]) -> Dependencies | None:
@@ -93,9 +86,7 @@ def fitted(sentence: Dependencies, words: Sequence[str]) -> Dependencies | None:
     place = {word: first for first, members, _ in units for word in members}  # in the text
     if (heads := sentence.heads) is None:
         return Dependencies([*words], None)
-    made: list[str] = []
-    tags: list[str] = []
-    relations: list[str] = []
+    made, tags, relations = list[str](), list[str](), list[str]()
     for first, members, width in units:
         chosen = min(members, key=lambda word: _above(word, heads))
         made += ["0" if heads[chosen] == chosen else str(place[heads[chosen]] + 1), *[str(first + 1)] * (width - 1)]
@@ -182,9 +173,8 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["T
             if text.count("(") == text.count(")") > DEEPEST and _depth(text) > DEEPEST:
                 yield None
                 continue
-            roots = list(
-                Tree.fromstring(f"(LINE {text})".replace("\\", BACKSLASH), read_node=_unmarked, read_leaf=_unmarked)
-            )
+            marked = f"(LINE {text})".replace("\\", BACKSLASH)
+            roots = list(Tree.fromstring(marked, read_node=_unmarked, read_leaf=_unmarked))
             if words := [root for root in roots if isinstance(root, str)]:
                 raise ValueError(f"{words[0]!r} stands outside the brackets")
         except ValueError as error:
@@ -224,10 +214,8 @@ def _without_empty(node: "Tree") -> "Tree | None":
     """A tree without empty elements and the phrases that consist of them alone."""
     if node.label() == "-NONE-":
         return None
-    kept: list[Tree | str] = []
-    for child in node:
-        if (part := child if isinstance(child, str) else _without_empty(child)) is not None:
-            kept.append(part)
+    parts = (child if isinstance(child, str) else _without_empty(child) for child in node)
+    kept = [part for part in parts if part is not None]
     return type(node)(node.label(), kept) if kept or not len(node) else None
 
 
