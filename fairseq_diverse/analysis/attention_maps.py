@@ -182,13 +182,8 @@ class Comparison:
 
 
 def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor], layer: int) -> Comparison | None:
-    """A layer with syntax or enlivening, on the first sentence of a batch; None if it has neither.
-
-    Args:
-        model: in evaluation mode.
-        sample: a batch's ``net_input``.
-        layer: of the encoder, from 1.
-    """
+    """A layer (from 1) of an encoder with syntax or enlivening, in evaluation mode, on the first sentence of a batch's
+    ``net_input``; None if it has neither."""
     attention = model.encoder.layers[layer - 1].self_attn
     syntax = attention.mechanism("syntax")
     if syntax is None and attention.mechanism("enliven") is None:

@@ -23,13 +23,8 @@ def _batches(model: Any, task: Any, split: str, max_tokens: int) -> Iterator[dic
 
 @torch.no_grad()
 def classified(model: Any, task: Any, split: str, max_tokens: int, done: Callable[[int], object]) -> str:
-    """1 for each example of a split that is classified correctly, else 0.
-
-    Args:
-        task: with the split loaded.
-        max_tokens: per batch; a longer example is a separate batch.
-        done: called with the number of examples after each batch.
-    """
+    """1 for each example of a loaded split that is classified correctly, else 0. An example longer than ``max_tokens``
+    is a batch of its own; ``done`` is called with the number of examples after each batch."""
     hits = ["0"] * len(task.dataset(split))
     for sample in _batches(model, task, split, max_tokens):
         logits = model(**sample["net_input"])[0]
@@ -44,11 +39,7 @@ def predict(
     model: Any, task: Any, split: str, max_tokens: int, done: Callable[[int], object]
 ) -> tuple[list[float], list[float]]:
     """The number of the most likely class of every example of a split, or its predicted value, and the targets, which
-    are empty where the split has none; arguments as of `classified`.
-
-    Args:
-        task: fairseq's ``sentence_prediction`` with the split loaded.
-    """
+    are empty where the split has none; arguments as of `classified`, for fairseq's ``sentence_prediction``."""
     examples = len(task.dataset(split))
     found, targets, labelled = [0.0] * examples, [0.0] * examples, True
     for sample in _batches(model, task, split, max_tokens):

@@ -43,11 +43,8 @@ def explain(
     """A prediction, its rationale, and the probabilities without it and of it alone.
 
     Words are scored by `lime_weights`, those behind the first ``fitting`` ones, which the model does not read, with 0.
-    The rationale has a ``share`` of the words; ``thresholded_scores`` are of rationales of `SHARES`.
-
-    Args:
-        draw: number of samples of LIME, and their seed.
-    """
+    The rationale has a ``share`` of the words; ``thresholded_scores`` are of rationales of `SHARES`. ``draw`` is the
+    number of samples of LIME, and their seed."""
     words = example.words[:fitting]
     kept, places = np.unique(lime_samples(len(words), *draw), axis=0, return_inverse=True)
     found = predict([[*itertools.compress(words, row)] for row in kept])[places.reshape(-1)]

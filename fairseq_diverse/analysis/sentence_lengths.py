@@ -15,11 +15,7 @@ MOST_BARS = 60
 
 def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> "Figure":
     """A panel a training set: source lengths as bars, target lengths as a line, the mean of the source dashed (Li and
-    Luo, 2022, Fig. 3).
-
-    Args:
-        found: tokens of every source and target sentence, by name.
-    """
+    Luo, 2022, Fig. 3); ``found``: tokens of every source and target sentence, by name."""
     figure, axes = panels(len(found), max(4.8, 4.2 * len(found)), 3.4)
     for axis, (name, (source, target)) in zip(axes, found.items(), strict=True):
         longest = int(max(source.max(), target.max()))

@@ -56,14 +56,8 @@ def checkpoint_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def numbered(files: Sequence[Path], unit: str | None = None) -> list[Checkpoint]:
-    """The checkpoints of epochs (``checkpoint7.pt``) or of updates (``checkpoint_2_500.pt``), in their order.
-
-    Args:
-        unit: "epochs", "updates", or None for the kind that the folder has.
-
-    Raises:
-        ValueError: there are files of both kinds and ``unit`` is None; or there are none.
-    """
+    """The checkpoints of epochs (``checkpoint7.pt``) or of updates (``checkpoint_2_500.pt``), in their order; ``unit``
+    says which, by default the kind that the folder has. Raises ``ValueError``: it has both, or none."""
     kinds: dict[str, list[Checkpoint]] = {}
     for name, pattern in (("epochs", EPOCHS), ("updates", UPDATES)):
         matches = [(path, pattern.fullmatch(path.name)) for path in files]

@@ -28,18 +28,12 @@ AGAIN = "get it again, or export it again"
 
 
 def write_shared(state: Mapping[str, Any], folder: Path, **more: Any) -> None:
-    """Write weights and settings of a checkpoint into a folder that has its other files already.
+    """Write weights and settings of a checkpoint into a folder that has its other files already; ``more``: further
+    entries of ``config.json``.
 
     Tensors that share memory are written once. Settings that name files of the machine become empty; sections of
-    programs, the optimizer's state and the counters of training are left out.
-
-    Args:
-        more: further entries of ``config.json``.
-
-    Raises:
-        UserError: safetensors is not installed, or a setting cannot be written as JSON.
-        OSError: the weights cannot be written.
-    """
+    programs, the optimizer's state and the counters of training are left out. Raises ``UserError``: safetensors is not
+    installed, or a setting cannot be written as JSON; ``OSError``: the weights cannot be written."""
     safetensors = _safetensors()
     owners: dict[tuple, str] = {}
     tied: dict[str, str] = {}

@@ -10,14 +10,8 @@ from torch import Tensor
 
 
 class ClassificationDataset(FairseqDataset):
-    """Examples of K token sequences; a batch has examples with first (second, ...) sequences of similar length.
-
-    Args:
-        inputs: K integer tensors per example.
-        labels: the class of each example.
-        pad: the padding symbol.
-        shuffle: shuffle examples of equal lengths, once: fairseq keeps the batches and only shuffles their order.
-    """
+    """Examples of K token sequences and a class; a batch has examples with first (second, ...) sequences of similar
+    length. ``shuffle``: of equal lengths, once: fairseq keeps the batches and only shuffles their order."""
 
     def __init__(self, inputs: Sequence[Sequence[Tensor]], labels: Sequence[int], pad: int, shuffle: bool) -> None:
         super().__init__()

@@ -20,14 +20,7 @@ TABLES = {
 
 
 def truth_table(formula: Sequence[str]) -> int:
-    """The truth table of a formula, 64 bits.
-
-    Args:
-        formula: its symbols, ``SYMBOLS``.
-
-    Raises:
-        ValueError: it is not a formula.
-    """
+    """The truth table, 64 bits, of a formula of ``SYMBOLS``. Raises ``ValueError``: it is not a formula."""
     stack: list[Any] = []  # symbols, tables, and halves such as ("and", table)
     for symbol in formula:
         if symbol in TABLES:
@@ -54,7 +47,7 @@ def truth_table(formula: Sequence[str]) -> int:
 
 
 def relation(left: int, right: int) -> str:
-    """One of ``RELATIONS`` between two formulae that are neither tautologies nor contradictions.
+    """One of ``RELATIONS`` between two formulae, given as truth tables, neither tautologies nor contradictions.
 
         =  equivalence          the same truth table
         ^  negation             true where the other is false
@@ -63,11 +56,7 @@ def relation(left: int, right: int) -> str:
         v  cover                never false together
         #  independence         none of these
 
-    Source: Bowman et al. (2015), section 3.
-
-    Args:
-        left, right: truth tables.
-    """
+    Source: Bowman et al. (2015), section 3."""
     if left == right:
         return "="
     if left & right == 0:

@@ -29,17 +29,12 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
 
 
 def sentence_lengths(data: str, source: str | None = None, target: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Length of every sentence of the training split that ``fairseq-preprocess`` wrote, over all its shards.
+    """Length of every source and target sentence of the training split that ``fairseq-preprocess`` wrote, over all its
+    shards, in tokens without the end of the sentence. Raises ``UserError``: the training split is missing.
 
     Args:
         data: one or several directories, joined by colons, as in fairseq.
         source, target: languages, in either direction of the files; by default inferred from the files.
-
-    Returns:
-        Of source and target, in tokens without the end of the sentence.
-
-    Raises:
-        UserError: the training split is missing.
     """
     sizes: dict[str, list[np.ndarray]] = {"source": [], "target": []}
     for side, path in _shards(data, source, target):
@@ -100,15 +95,9 @@ class PhraseLayers(NamedTuple):
 
 def phrase_layers(data: str, source: str | None = None, target: str | None = None) -> PhraseLayers | None:
     """The mean over sentences of the largest layer of a word, see ``local_phrases``; None where there are no trees.
+    Arguments as of ``sentence_lengths``. Raises ``UserError``: the trees are damaged, or of another source.
 
-    Source: Zhang et al. (2021), section 5.3.3, where it is 11.13 and speaks for k = 6.
-
-    Args:
-        data, source, target: as in ``sentence_lengths``.
-
-    Raises:
-        UserError: the trees are damaged, or of another source.
-    """
+    Source: Zhang et al. (2021), section 5.3.3, where it is 11.13 and speaks for k = 6."""
     layers: list[np.ndarray] = []
     for side, path in _shards(data, source, target):
         if side == "source" and "constituency" in available_trees(Path(path)):
@@ -125,12 +114,7 @@ def phrase_layers(data: str, source: str | None = None, target: str | None = Non
 def most_heads(width: int, length: float) -> int:
     """The largest number of heads that are at least as wide as a sentence is long; 0 if even one head is too narrow.
 
-        h_max = floor(d / n)
+        h_max = floor(d / n),   d the model's width, n the mean length of the training set's source sentences, in tokens
 
-    Source: Li and Luo (2022), Eq. 13.
-
-    Args:
-        width: d, of the model.
-        length: n, mean length of the training set's source sentences, in tokens.
-    """
+    Source: Li and Luo (2022), Eq. 13."""
     return math.floor(width / length)

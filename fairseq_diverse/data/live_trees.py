@@ -15,16 +15,13 @@ from fairseq_diverse.syntax.trees import read_brackets, read_conllu
 
 
 class LiveTrees:
-    """Trees for lines of tokenized text, in their order.
+    """Trees of the needed kinds for lines of tokenized text, in their order. Raises ``UserError``: a kind has neither
+    parser nor file, or a parser cannot be loaded.
 
     Args:
-        needed: kinds of trees that the model needs.
         parsers: by kind: parser, model, language, and the flag or file that gave the model.
         files: by kind: files with trees, read sentence by sentence; preferred to parsers.
         subwords: segmentation, see ``words_of``.
-
-    Raises:
-        UserError: a kind has neither parser nor file, or a parser cannot be loaded.
     """
 
     def __init__(
@@ -45,12 +42,8 @@ class LiveTrees:
     def __call__(
         self, tokenized: Sequence[str], pieces: Sequence[str], left_out: Collection[int] = ()
     ) -> tuple[list[Tensor], list[int]]:
-        """(T, 5) for the subwords of each line, and the lines (from 0) without a usable tree.
-
-        Args:
-            tokenized, pieces: the lines in tokens and in subwords.
-            left_out: lines that were replaced by empty ones, though the files have trees for them.
-        """
+        """(T, 5) for the subwords of each line, in tokens and in subwords (``pieces``), and the lines (from 0) without
+        a usable tree. Lines in ``left_out`` were replaced by empty ones, though the files have trees for them."""
         found = {kind: self._trees(kind, tokenized) for kind in self.needed}
         trees, unparsed = [], []
         for n, line in enumerate(pieces):

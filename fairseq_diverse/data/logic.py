@@ -30,18 +30,13 @@ def write_corpus(
     """Write ``trainN`` and ``testN`` for N = 0 to 12 operators in the longer formula; 15% of the pairs are for testing.
 
     A line is ``relation<TAB>left<TAB>right``. No formula is a tautology or a contradiction; no pair occurs twice. The
-    same arguments give the same files; the arguments are written to ``logic.json``.
+    same arguments give the same files; the arguments are written to ``logic.json``. Returns the counts of the
+    relations, by N. Raises ``ValueError``: ``out`` has files that another program wrote.
 
     Args:
         pairs: number for each N; fewer if there are not enough.
         balance: equal numbers of each relation, if there are enough; otherwise the natural distribution.
         done: called after each N.
-
-    Returns:
-        Counts of the relations, by N.
-
-    Raises:
-        ValueError: ``out`` has files that another program wrote.
     """
     mix = {}
     lengths = range(MOST_OPERATORS + 1)

@@ -51,14 +51,8 @@ def download_plain(data: PlainData, folder: Path, download: bool = True) -> None
 
 
 def put_plain(data: PlainData, raw: Path, out: Path, overwrite: bool = False) -> bool:
-    """Copy the files of ``raw`` to ``out``, all of them or none, once each can be read.
-
-    Returns:
-        False where ``out`` already holds the same files, True where they were put there.
-
-    Raises:
-        ValueError: files are missing or wrong; ``out`` holds something else.
-    """
+    """Copy the files of ``raw`` to ``out``, all of them or none, once each can be read; returns whether that was
+    needed. Raises ``ValueError``: files are missing or wrong; ``out`` holds something else."""
     if missing := [name for name in data.files if not (raw / name).is_file()]:
         raise ValueError(f"{raw}: lacks {', '.join(missing)}, {data.origin}")
     for name in data.files:

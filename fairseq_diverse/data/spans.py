@@ -15,11 +15,8 @@ class Spans(SpanMaskedTokensDataset):
     Of n words round(0.15 n) are left out, in round(0.15 n / 3) spans of random lengths. The source has the other words,
     with sentinel i in place of span i; the target has sentinel i and the words of span i, in order. Source: Raffel et
     al. (2020), section 3.1.4, and the authors' code. fairseq's own dataset always leaves out the last words with </s>,
-    so that no source has it, and takes the length of the first source for the number of sentences.
-
-    Args:
-        as in fairseq; every item ends with </s>, and the dictionary with the sentinels, the first one last.
-    """
+    so that no source has it, and takes the length of the first source for the number of sentences. Every item ends with
+    </s>, and the dictionary with the sentinels, the first one last."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         item = self.dataset[index]

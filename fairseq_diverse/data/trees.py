@@ -46,13 +46,8 @@ class Counts(NamedTuple):
 
 
 def words_of(pieces: Sequence[str], subwords: str) -> tuple[list[str], list[int]]:
-    """The words that the subwords form, and the number of subwords of each.
-
-    Args:
-        pieces: subwords of a sentence.
-        subwords: subword-nmt (``@@`` at the end of all pieces of a word but the last), sentencepiece (``▁`` at the
-            beginning of a word) or none.
-    """
+    """The words that the subwords form, and the number of subwords of each; ``subwords``: subword-nmt (``@@`` at the
+    end of all pieces of a word but the last), sentencepiece (``▁`` at the beginning of a word) or none."""
     words: list[str] = []
     counts: list[int] = []
     continued = False
@@ -165,16 +160,8 @@ class Mismatch(Exception):
 
 
 def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | None, tree: "Tree | None") -> np.ndarray:
-    """(words, 5) int32, the ``ROW`` of each word of a sentence.
-
-    Args:
-        pieces: its subwords.
-        subwords: see ``words_of``.
-        graph, tree: its trees, or None; see ``fitted`` for the graph.
-
-    Raises:
-        Mismatch: a tree has other words.
-    """
+    """(words, 5) int32, the ``ROW`` of each word of a sentence, of its subwords (see ``words_of``) and its trees, or
+    None; see ``fitted`` for the graph. Raises ``Mismatch``: a tree has other words."""
     words, counts = words_of(pieces, subwords)
     rows = np.zeros((len(words), len(ROW)), dtype=np.int32)
     rows[:, 0], rows[:, 1] = counts, -1
@@ -191,13 +178,8 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
 
 def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
     """The lengths of the sequences of a memory-mapped data set; for a source, the subwords of each sentence with </s>.
-
-    Args:
-        prefix: of its ``.bin`` and ``.idx``.
-        dtype: of its numbers; None = any.
-
-    Raises:
-        UserError: it is missing, damaged or in another format; names the file.
+    Raises ``UserError``: a file is missing, damaged, in another format, or has not numbers of that ``dtype``, if it is
+    given.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     magic = MMapIndexedDataset.Index._HDR_MAGIC
@@ -255,12 +237,7 @@ def available_trees(prefix: Path) -> list[str]:
 
 
 class PairsWithTrees(BaseWrapperDataset):
-    """Adds ``source_trees`` (B, T, 5) to the batches of a ``LanguagePairDataset``, aligned by sentence id.
-
-    Args:
-        pairs: the sentence pairs.
-        trees: with the same indices.
-    """
+    """Adds ``source_trees`` (B, T, 5) to the batches of a ``LanguagePairDataset``, aligned by sentence id."""
 
     def __init__(self, pairs: Any, trees: Any) -> None:
         super().__init__(pairs)
@@ -316,15 +293,10 @@ class SyntaxDataset(torch.utils.data.Dataset):
 
 
 def project(rows: Tensor, needed: Sequence[str]) -> Tensor:
-    """Rows per word -> (T, 5) word, head, start, end, layer per subword, </s> last.
+    """(words, 5) ``ROW`` per word -> (T, 5) word, head, start, end, layer per subword, </s> last.
 
     A subword has the relations of its word; </s> is a separate word, related only to itself. Without a usable tree of a
-    needed kind, every token gets ``EVERYTHING_RELATED``. The paper does not describe subwords.
-
-    Args:
-        rows: (words, 5) as in ``ROW``.
-        needed: dependency, constituency or both.
-    """
+    needed kind, every token gets ``EVERYTHING_RELATED``. The paper does not describe subwords."""
     words, length = len(rows), int(rows[:, 0].sum()) + 1
     missing = not words or ("dependency" in needed and rows[0, 1] < 0) or ("constituency" in needed and not rows[0, 3])
     if missing:

@@ -17,14 +17,9 @@ def glue_scores(names: Sequence[str], predictions: Sequence[float], targets: Seq
         f1                   harmonic mean of precision and recall of class 1, 0 to 100
         pearson, spearman    correlation of values, or of their ranks, -100 to 100
 
-    By scikit-learn and scipy. A correlation with predictions that are all equal is not defined; it is 0 here.
-
-    Args:
-        predictions, targets: numbers of classes, or values; one an example.
-
-    Raises:
-        ValueError: no examples, unequal numbers of them, or predictions that are not finite.
-    """
+    By scikit-learn and scipy, of the numbers of classes, or of values. A correlation with predictions that are all
+    equal is not defined; it is 0 here. Raises ``ValueError``: no examples, unequal numbers of them, or predictions that
+    are not finite."""
     from scipy import stats
     from sklearn import metrics
 

@@ -32,18 +32,13 @@ METEOR_STEMMERS = ("da", "fi", "hu", "it", "nl", "no", "pt", "ro", "se", "tr")
 
 
 def meteor(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Result:
-    """METEOR 1.5, from 0 to 100, by the jar of pycocoevalcap with the language's own modules, weights and normalizer.
+    """METEOR 1.5 of raw text, from 0 to 100, by the jar of pycocoevalcap with the language's own modules, weights and
+    normalizer.
 
     Source: Denkowski and Lavie (2014). Without a table of paraphrases in the jar's folder (pycocoevalcap has only the
-    English one), words match exactly or by their stems, or only exactly where METEOR has no stemmer; the signature
-    says so. Without a normalizer METEOR gets tokenized, lower-cased text.
-
-    Args:
-        hypotheses, references: raw text.
-
-    Raises:
-        ValueError: no language is named, Java or pycocoevalcap is missing, or METEOR fails.
-    """
+    English one), words match exactly or by their stems, or only exactly where METEOR has no stemmer; the signature says
+    so. Without a normalizer METEOR gets tokenized, lower-cased text. Raises ``ValueError``: no language is named, Java
+    or pycocoevalcap is missing, or METEOR fails."""
     if not language:
         raise ValueError("needs the target language; give --language (or --data)")
     jar = _meteor_jar()
@@ -82,14 +77,8 @@ def comet(
     """COMET of raw text: the mean of its sentences' scores, mostly from 0 to 1, by the program ``comet-score``, or by
     ``pymarian-eval`` where only that is on the PATH; its names of the same models have no organization.
 
-    Source: Rei et al. (2022). The signature has the program's version and the model.
-
-    Args:
-        model: name or checkpoint (default: ``COMET_MODEL``).
-
-    Raises:
-        ValueError: the source is not given or of another length, the program is missing or fails.
-    """
+    Source: Rei et al. (2022). The signature has the program's version and the model, a name or a checkpoint. Raises
+    ``ValueError``: the source is not given or of another length, the program is missing or fails."""
     _check_sources(sources, references)
     model = model or COMET_MODEL
     programs = {"comet-score": "unbabel-comet", "pymarian-eval": "pymarian"}
@@ -120,14 +109,9 @@ def metricx(
     """MetricX of raw text: the mean of its sentences' predicted errors, from 0 to 25, lower is better, by the
     ``predict`` of a checkout of google-research/metricx in ``FAIRSEQ_DIVERSE_METRICX``, with the Python of its .venv.
 
-    Source: Juraska et al. (2024). The signature has the checkout's commit and the model.
-
-    Args:
-        model: of MetricX-24, or of MetricX-23, which does not read the source (default: ``METRICX_MODEL``).
-
-    Raises:
-        ValueError: the source is not given or of another length, there is no checkout, or the program fails.
-    """
+    Source: Juraska et al. (2024). The signature has the checkout's commit and the model: of MetricX-24, or of
+    MetricX-23, which does not read the source. Raises ``ValueError``: the source is not given or of another length,
+    there is no checkout, or the program fails."""
     _check_sources(sources, references)
     checkout, model = Path(os.environ.get("FAIRSEQ_DIVERSE_METRICX", "")).resolve(), model or METRICX_MODEL
     python = checkout / ".venv/bin/python"

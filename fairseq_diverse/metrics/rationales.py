@@ -23,7 +23,7 @@ def lime_samples(words: int, samples: int, seed: int) -> np.ndarray:
 
 
 def lime_weights(kept: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """What each word adds to a probability, by a linear model around the whole text.
+    """What each word adds to a probability, (W,), by a linear model around the whole text.
 
         min over w, b of  sum_n s_n (p_n - w . z_n - b)^2 + |w|^2,    s_n = sqrt(exp(-d_n^2 / 25^2))
 
@@ -33,9 +33,6 @@ def lime_weights(kept: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     Args:
         kept: (N, W) z, of which the first row is the whole text.
         probabilities: (N,) p of the class that is predicted for the whole text.
-
-    Returns:
-        (W,) w.
     """
     from sklearn.linear_model import Ridge
 
@@ -88,11 +85,8 @@ def rationale_scores(
     rationales of 1, 5, 10, 20 and 50% of the words. Source: DeYoung et al. (2020), section 4; Wang et al. (2021), Table
     8. ``auprc`` is a mean over documents with evidence, of which a text may have several.
 
-    Args:
-        documents: of each text ``auprc`` of its documents, ``comprehensiveness``, ``sufficiency``, lists of both for
-            `SHARES`.
-        predictions, labels: classes.
-    """
+    ``documents`` have of each text ``auprc`` of its documents, ``comprehensiveness``, ``sufficiency``, and lists of
+    both for `SHARES`."""
     from sklearn.metrics import accuracy_score, f1_score
 
     def mean(values: Sequence[float]) -> float:

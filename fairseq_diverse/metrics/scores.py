@@ -1,5 +1,6 @@
 """Read translations from text or from the output of fairseq-generate, and score them with sacreBLEU."""
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -256,11 +257,12 @@ def _best_lines(path: str | Path, lines: Iterable[str]) -> dict[str, dict[int, t
 
 def _complete(path: str | Path, best: dict[str, dict[int, tuple[float, str]]], kind: str) -> list[str]:
     """The texts of one kind of lines, in the order of the sentences."""
-    numbers = range(max(best["H"]) + 1)
-    if missing := [number for number in numbers if number not in best[kind]]:
-        shown = ", ".join(map(str, missing[:5])) + ", ..." * (len(missing) > 5)
+    numbers = range(max(best["H"]) + 1)  # of a damaged line it may be huge
+    if missing := len(numbers) - sum(number in numbers for number in best[kind]):
+        first = itertools.islice((number for number in numbers if number not in best[kind]), 5)
+        shown = ", ".join(map(str, first)) + ", ..." * (missing > 5)
         raise ValueError(
-            f"{path}: {len(missing)} sentences have no {kind}- line ({shown}); translate all of them, with "
+            f"{path}: {missing} sentences have no {kind}- line ({shown}); translate all of them, with "
             "--required-batch-size-multiple 1 and without --skip-invalid-size-inputs-valid-test"
         )
     return [best[kind][number][1] for number in sorted(best[kind])]

@@ -59,12 +59,8 @@ def check_language(language: str) -> None:
 
 
 def multi_bleu(hypotheses: Sequence[str], references: Sequence[str], compounds: bool = False) -> Result:
-    """BLEU of tokenized text, from 0 to 100, as multi-bleu.perl of Moses has it: cased, without smoothing.
-
-    Computed by sacreBLEU with ``tokenize=none`` and ``smooth_method=none``.
-
-    Args:
-        compounds: split words at hyphens first (`split_compounds`).
+    """BLEU of tokenized text, from 0 to 100, as multi-bleu.perl of Moses has it: cased, without smoothing; by sacreBLEU
+    with ``tokenize=none`` and ``smooth_method=none``. ``compounds``: split words at hyphens first (`split_compounds`).
     """
     from sacrebleu.metrics import BLEU
 

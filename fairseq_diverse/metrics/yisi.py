@@ -66,10 +66,8 @@ def yisi_1(hypotheses: Sequence[str], references: Sequence[str], model: Path | N
 
     Args:
         model: folder with the model and its tokenizer; nothing is downloaded. None for the one of ``MODEL``.
-        layer: whose output is taken; 0 is the embeddings before the first layer, -1 the last layer's.
-
-    Raises:
-        ValueError: no model is named, transformers is not installed, or the folder holds no model or not that layer.
+        layer: whose output is taken; 0 is the embeddings before the first layer, -1 the last layer's. Another one, no
+            model or no transformers is a ``ValueError``.
     """
     import torch
 
@@ -111,12 +109,8 @@ def common_substring(a: str, b: str) -> float:
 
 
 def sentence_score(similarity: np.ndarray, reference: np.ndarray, hypothesis: np.ndarray) -> float:
-    """YiSi of one sentence, from 0 to 1; 0 where a side is empty.
-
-    Args:
-        similarity: (R, H) of units of the reference and the hypothesis, at most 1.
-        reference, hypothesis: (R,) and (H,) weights of the units.
-    """
+    """YiSi of one sentence, from 0 to 1; 0 where a side is empty: of the (R, H) similarity of units of the reference
+    and the hypothesis, at most 1, and their (R,) and (H,) weights."""
     n = min(ORDER, *similarity.shape)
     if n == 0:
         return 0.0

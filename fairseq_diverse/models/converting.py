@@ -65,15 +65,9 @@ KINDS = {
 
 
 def convert(folder: Path, out: Path) -> str:
-    """Write ``model.pt``, ``dict.txt`` and what preparing data needs into a new folder; returns the architecture.
-
-    Args:
-        folder: as ``save_pretrained`` of transformers writes it. No code in it is run.
-
-    Raises:
-        UserError: a file is missing or damaged, the model is of another kind, or a parameter or setting does not fit;
-            ``out`` is not changed.
-    """
+    """Write ``model.pt``, ``dict.txt`` and what preparing data needs into a new folder; returns the architecture. No
+    code in ``folder``, which ``save_pretrained`` of transformers wrote, is run. Raises ``UserError``: a file is missing
+    or damaged, the model is of another kind, or a parameter or setting does not fit; ``out`` is not changed."""
     config = _config(folder)
     if (kind := KINDS.get(str(config.get("model_type")))) is None:
         raise UserError(f"{folder / CONFIG}: model_type {config.get('model_type')!r}; known: {', '.join(KINDS)}")

@@ -24,12 +24,7 @@ KEPT = ("epoch", "train_iterator", "val_loss", "best")  # of extra_state; fairse
 
 
 def to_fairseq(path: str | Path, out: str | Path) -> None:
-    """Write the file for ``fairseq-generate`` without --user-dir.
-
-    Raises:
-        UserError: as ``plain_checkpoint``.
-        OSError: ``out`` cannot be written.
-    """
+    """Write the file for ``fairseq-generate`` without --user-dir. Errors as of ``plain_checkpoint``."""
     save_checkpoint(plain_checkpoint(path), out)
 
 

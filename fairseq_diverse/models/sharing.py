@@ -40,17 +40,14 @@ def export_shared(
     user_dir: str | None = None,
     version: str = "",
 ) -> None:
-    """Write a model as a folder: weights, settings, dictionaries, subwords, steps of preparation, and a model card.
+    """Write a model as a new folder: weights, settings, dictionaries, subwords, steps of preparation, and a model card.
+    Raises ``UserError``: the checkpoint cannot be loaded with these data, files are missing, or ``out`` exists.
 
     Args:
-        out: a new folder, complete or not there.
         card: makes README.md from the folder, the checkpoint's state and config.json.
         data: prepared data that it was trained on; by default those that the checkpoint names.
         user_dir: folder of its mechanisms, whose Python files go to ``code/``.
         version: of this package.
-
-    Raises:
-        UserError: the checkpoint cannot be loaded with these data, files are missing, or ``out`` exists.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"--out {out}: exists; name a new folder")

@@ -177,14 +177,9 @@ def prepare_eraser(
     say: Say = print,
 ) -> bool:
     """Write a data set with its dictionary and subwords into ``out``: ``text/`` has its files, all documents in
-    ``docs.jsonl``; arguments and result as of `prepare`.
-
-    Args:
-        raw: folder of the files, or of a folder ``name`` that has them.
-        encoding: subwords and dictionary; by default they are learned on the documents and queries of training.
-
-    Raises:
-        ValueError: as `read_eraser` and `prepare`.
+    ``docs.jsonl``; arguments, result and errors as of `prepare`, and the errors of `read_eraser`. ``raw`` has the
+    files, or a folder ``name`` that has them. By default the subwords are learned on the documents and queries of
+    training.
     """
     folder = raw / name if (raw / name).is_dir() else raw
     if folder == raw and not any((raw / file).is_file() for file in FILES.values()):

@@ -228,15 +228,9 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
 
 @contextmanager
 def alone(out: Path, resumes: bool = False) -> Iterator[Path]:
-    """A folder next to ``out`` to work in, which no other process has meanwhile, and which is removed at the end.
-
-    Args:
-        resumes: keep the work if the block fails, for the next one that resumes.
-
-    Raises:
-        Busy: another process has it.
-        OSError: as in the block; names ``out``.
-    """
+    """A folder next to ``out`` to work in, which no other process has meanwhile (else ``Busy`` is raised), and which is
+    removed at the end; ``resumes``: if the block fails, it is kept for the next one that resumes. An ``OSError`` of the
+    block names ``out``."""
     part = out.with_name(f".{out.name}.part")
     work = part / "data"
     with locked(part):

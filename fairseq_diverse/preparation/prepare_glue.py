@@ -24,15 +24,11 @@ def prepare_glue(
     say: Say = print,
 ) -> bool:
     """Write ``input0``, ``input1`` and ``label`` of every split into ``out``, or ``as_text`` pairs of ``input`` and
-    ``label``, as fairseq's translation reads them; arguments and result as of `prepare`.
+    ``label``, as fairseq's translation reads them; arguments, result and errors as of `prepare`.
 
-    Args:
-        raw: folder of the task's files, or of a folder of the task's name that has them; those of the last test
-            sets may be missing.
-        encoding: subwords and dictionary; by default they are learned on the training text, but not ``as_text``.
-
-    Raises:
-        ValueError: a file is missing or misshapen, which names its line; and as `prepare`.
+    ``raw`` has the task's files, or a folder of the task's name that has them; those of the last test sets may be
+    missing. By default the subwords are learned on the training text, but not ``as_text``. A misshapen file is refused
+    with the line.
     """
     folder = raw / task.name if (raw / task.name).is_dir() else raw
     files = {split: folder / name for split, name in task.files.items()}

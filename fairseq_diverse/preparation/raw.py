@@ -50,13 +50,8 @@ def name_of_test(prefix: str) -> str:
 
 def sides(raw: Path, prefix: str, endings: Sequence[str]) -> list[tuple[str, Path]]:
     """For each language the name of a split's file, for records, and its path: twice the same where both are in one.
-
-    Args:
-        endings: languages as the user gives them.
-
-    Raises:
-        ValueError: a test set of sacreBLEU is not known or cannot be downloaded, or there is but one language.
-    """
+    ``endings`` are the languages as the user gives them. Raises ``ValueError``: a test set of sacreBLEU is not known or
+    cannot be downloaded, or there is but one language."""
     if len(endings) < 2 and (joint(prefix) or prefix.startswith(SACREBLEU)):
         raise ValueError(f"{prefix}: has two languages; text of one language is a file for it")
     if prefix.startswith(SACREBLEU):

@@ -29,17 +29,13 @@ CACHED = 1_000_000  # words that subword-nmt has segmented, kept at most: 0.7 GB
 
 
 class Subwords:
-    """Tokens to subwords and back.
+    """Tokens to subwords and back. A file that is damaged or of another kind is a ``ValueError``.
 
     Args:
         kind: "subword-nmt", "sentencepiece", "t5" (its unigram model), "wordpiece" or "gpt2" (subwords are numbers).
         model: the file of merges or the model; of WordPiece vocab.txt, of GPT-2 encoder.json.
         vocabulary: allowed subwords (subword-nmt); others are split further. None = all. Of GPT-2 vocab.bpe.
         threshold: smallest count in ``vocabulary`` of an allowed subword.
-
-    Raises:
-        ValueError: a file is damaged or of another kind.
-        OSError: a file cannot be read.
     """
 
     def __init__(self, kind: str, model: Path, vocabulary: Path | None = None, threshold: int = 0):
@@ -131,16 +127,10 @@ def readable(path: Path, what: str) -> Iterator[None]:
 
 def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
     """Learn merges (subword-nmt: ``size`` of them), or a model of sentencepiece (vocabulary of ``size``): of BPE, or of
-    T5 a unigram model with its symbols <pad>, </s> and <unk>.
+    T5 a unigram model with its symbols <pad>, </s> and <unk>. Returns the number of merges, or the size.
 
     The model depends only on the lines of the files and the size. subword-nmt stops early if no pair occurs twice.
-
-    Returns:
-        The number of merges, or the size of the vocabulary.
-
-    Raises:
-        ValueError: the text is too small for the size (sentencepiece) or has no word of two letters.
-    """
+    Raises ``ValueError``: the text is too small for the size (sentencepiece) or has no word of two letters."""
     lines, again = (itertools.chain.from_iterable(map(iterate_lines, paths)) for _ in range(2))
     if kind in OF_PIECES:
         import sentencepiece
@@ -171,13 +161,9 @@ def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
 def t5_words(pieces: Any, size: int | None = None) -> list[str]:
     """The symbols of a dictionary of T5: fairseq's four, the pieces, words for unused rows, and the sentinels.
 
-    Args:
-        pieces: a ``SentencePieceProcessor`` whose first pieces are <pad>, </s> and <unk>.
-        size: number of symbols; by default the next multiple of 128, as T5's 32,128 for 32,000 pieces.
-
-    Raises:
-        ValueError: other first pieces, or a size that is too small for the symbols, or much too large.
-    """
+    ``pieces``: a ``SentencePieceProcessor``; ``size``: number of symbols; by default the next multiple of 128, as T5's
+    32,128 for 32,000 pieces. Raises ``ValueError``: the first pieces are not <pad>, </s> and <unk>, or the size is too
+    small for the symbols, or much too large."""
     known = pieces.get_piece_size()
     if (first := [pieces.id_to_piece(number) for number in range(min(3, known))]) != ["<pad>", "</s>", "<unk>"]:
         raise ValueError(f"not a model of T5: its first pieces are {', '.join(first)}, not <pad>, </s>, <unk>")

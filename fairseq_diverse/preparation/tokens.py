@@ -46,14 +46,9 @@ def clean(line: str) -> tuple[str, bool]:
 
 
 class Tokens:
-    """Tokenization of one side of a ``DataConfig``.
-
-    Args:
-        steps: the side: ``language`` and the keys of ``SIDE_DEFAULTS``.
-        truecaser: the truecaser's model; None before its training, or without a truecaser.
-        moses: keep the case of known words within a sentence, as Moses does.
-        subwords: their kind.
-    """
+    """Tokenization of one side of a ``DataConfig``: ``steps`` are its ``language`` and the keys of ``SIDE_DEFAULTS``,
+    ``subwords`` the kind of its subwords. ``truecaser``: its model, None before its training or without one; ``moses``:
+    keep the case of known words within a sentence, as Moses does."""
 
     def __init__(self, steps: dict[str, Any], truecaser: Path | None = None, moses: bool = True, subwords: str = ""):
         import sacremoses

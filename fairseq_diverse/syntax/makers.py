@@ -44,13 +44,8 @@ def recorded_makers(path: Path) -> dict[str, str]:
 
 
 def other_trees(folder: Path, source: str, wanted: dict[str, str]) -> str:
-    """Why the trees of prepared data are not by the wanted parsers; empty if they are.
-
-    Args:
-        folder: of the data; nothing is wrong where it has no trees yet and ``fairseq-diverse parse`` can make them.
-        source: the data's source language.
-        wanted: by kind, the parser that the trees must be recorded as made by.
-    """
+    """Why the trees of prepared data, with that source language, are not by the parsers that are wanted for each kind;
+    empty if they are, or if there are no trees yet and ``fairseq-diverse parse`` can make them."""
     command = "fairseq-diverse binarize-syntax --data {} {} --parser {}"
     paths = sorted(folder.glob(f"*.{source}.syntax.json"))
     if not paths and (others := other_makers(wanted)):

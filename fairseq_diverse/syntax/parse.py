@@ -61,19 +61,14 @@ def parse_file(
     shard: tuple[int, int] | None = None,
     gpus: Sequence[str] = (),
 ) -> tuple[int, list[Unparsed]]:
-    """Write the trees of a tokenized text, line by line; an interrupted run is resumed.
+    """Write the trees of a tokenized text, line by line; an interrupted run is resumed. Returns the number of lines,
+    and the lines without a tree.
 
     Args:
         text: tokens separated by spaces, one sentence per line; Moses escapes are undone before parsing.
-        out: CoNLL-U (dependency) or one PTB tree per line (constituency).
-        kind: dependency or constituency.
-        parser, model, language: see ``parsers.py``.
-        workers: processes.
+        out: CoNLL-U (``kind`` dependency) or one PTB tree per line (constituency).
         shard: (i, n): the i-th of n equal parts of the lines, i from 1; None: all lines.
         gpus: names for ``CUDA_VISIBLE_DEVICES`` that the workers take in turn; empty: a CPU.
-
-    Returns:
-        The number of lines, and the lines without a tree.
 
     Raises:
         ValueError: the text cannot be read, there are parts of another job, another process is writing them, or a
@@ -131,15 +126,9 @@ def shard_path(out: Path, number: int, count: int) -> Path:
 
 
 def join_shards(out: Path, count: int) -> list[Path]:
-    """Join the shards of ``out`` once all are there, and remove them.
-
-    Returns:
-        The shards that are missing; empty if ``out`` is complete.
-
-    Raises:
-        Busy: another process is joining them.
-        UserError: a shard is damaged, or of another text, parser or version than the first.
-    """
+    """Join the shards of ``out`` once all are there, and remove them; returns those that are missing, none if ``out``
+    is complete. Raises ``Busy``: another process is joining them; ``UserError``: a shard is damaged, or of another
+    text, parser or version than the first."""
     shards = [shard_path(out, number, count) for number in range(1, count + 1)]
     if out.exists() or (missing := [shard for shard in shards if not shard.exists()]):
         return [] if out.exists() else missing
