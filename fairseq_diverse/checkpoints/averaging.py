@@ -46,9 +46,8 @@ def checkpoint_files(paths: Iterable[Path]) -> list[Path]:
     """The ``.pt`` files among ``paths`` and in the directories among them. Raises ``ValueError``: a path that does not
     exist, or none holds a ``.pt`` file."""
     paths = list(paths)
-    for path in paths:
-        if not path.exists():
-            raise ValueError(f"{path}: no such file or directory")
+    for path in (path for path in paths if not path.exists()):
+        raise ValueError(f"{path}: no such file or directory")
     files = [file for path in paths for file in (sorted(path.glob("*.pt")) if path.is_dir() else [path])]
     if not files:
         raise ValueError(f"{', '.join(map(str, paths))}: no checkpoint (*.pt)")
@@ -108,10 +107,9 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
             raise ValueError(f"{path}: not a fairseq checkpoint: its figures are damaged ({error})") from None
         if value is not None:
             higher = maximized if higher is None else higher
-            number = _updates(state)
-            by_update.setdefault(
-                path if number is None else (path.parent, number), Checkpoint(path, number or 0, value)
-            )
+            number = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
+            key = path if number is None else (path.parent, number)
+            by_update.setdefault(key, Checkpoint(path, number or 0, value))
     if not by_update:
         tracked = "training tracks only --best-checkpoint-metric"
         raise ValueError(f"no checkpoint holds {metric} ({tracked}); found {_names(files)}")
@@ -231,11 +229,6 @@ def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | 
         return float(extra["val_loss"]), maximized
     match = BEST.fullmatch(path.name)
     return (float(match[2]), maximized) if match and match[1] == metric else (None, maximized)
-
-
-def _updates(state: Mapping[str, Any]) -> int | None:
-    history = state.get("optimizer_history") or [{}]
-    return history[-1].get("num_updates")
 
 
 def _training(state: Mapping[str, Any]) -> tuple[str, str]:

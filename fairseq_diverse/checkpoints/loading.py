@@ -59,11 +59,10 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
     shared = Path(path).is_dir()
     try:
         with warnings.catch_warnings(action="ignore"):  # replaced by the one-line error
-            state = (
-                read_shared(Path(path))
-                if shared
-                else torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
-            )
+            if shared:
+                state = read_shared(Path(path))
+            else:
+                state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
         if problem := _wrong_part(state):
             raise UserError(f"{path}: not a fairseq checkpoint: {problem}")
         check_settings(path, state.get("args"), state.get("cfg"))
@@ -203,15 +202,12 @@ def not_finite(weights: Mapping[str, Any]) -> tuple[str, float] | None:
 def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
     """Refuse weights that are not finite, and a wrong checksum."""
     if wrong := not_finite(state["model"]):
-        raise UserError(
-            f"{path}: {printable(wrong[0])} has the value {wrong[1]}: training diverged, or the file is damaged; use "
-            "an older checkpoint, or copy it again"
-        )
+        why = "training diverged, or the file is damaged; use an older checkpoint, or copy it again"
+        raise UserError(f"{path}: {printable(wrong[0])} has the value {wrong[1]}: {why}")
     written = (state.get("extra_state") or {}).get("checksum")
     if written is not None and written != checksum(state["model"]):
-        raise UserError(
-            f"{path}: the checksum of its parameters is not the one that average wrote; write the file again"
-        )
+        other = "the checksum of its parameters is not the one that average wrote"
+        raise UserError(f"{path}: {other}; write the file again")
 
 
 def _check_records(path: str | Path) -> None:
@@ -223,10 +219,8 @@ def _check_records(path: str | Path) -> None:
         return  # of torch < 1.6
     with zipfile.ZipFile(path) as archive:
         if any(record.CRC for record in archive.infolist()) and (wrong := archive.testzip()):
-            raise UserError(
-                f"{path}: damaged: {printable(wrong)} in it has a wrong checksum; copy the file again or "
-                "use an earlier checkpoint"
-            )
+            problem = f"{printable(wrong)} in it has a wrong checksum"
+            raise UserError(f"{path}: damaged: {problem}; copy the file again or use an earlier checkpoint")
 
 
 def _settings(config: Any) -> Iterator[tuple[str, Any]]:

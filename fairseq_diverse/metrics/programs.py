@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -62,11 +61,8 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], language: str) 
 
 
 def meteor_of_li2022(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
-    """METEOR as nlg-eval has it and Li and Luo (2022) report it: the English one, whatever the language.
-
-    Args:
-        hypotheses, references: tokenized text.
-    """
+    """METEOR of tokenized text as nlg-eval has it and Li and Luo (2022) report it: the English one, whatever the
+    language."""
     options, signature = ["-l", "en", "-norm"], "METEOR 1.5|language:en|all modules"
     return _run_meteor(_meteor_jar(), hypotheses, references, options, signature)
 
@@ -196,12 +192,8 @@ def _write(folder: Path, *texts: Sequence[str]) -> list[str]:
 def _run(name: str, command: list[str], cwd: Path | None = None) -> str:
     """What a program prints. Raises ``ValueError``: it cannot be started or fails; quotes the line that says why."""
     try:
-        of_any_locale: dict[str, Any] = {
-            "encoding": "utf-8",
-            "errors": "replace",
-            "env": os.environ | {"PYTHONUTF8": "1"},
-        }
-        result = subprocess.run(command, capture_output=True, cwd=cwd, **of_any_locale)
+        env = os.environ | {"PYTHONUTF8": "1"}  # in any locale
+        result = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", cwd=cwd, env=env)
     except OSError as error:
         raise ValueError(f"{name} cannot be started: {error.strerror}") from None
     if result.returncode:

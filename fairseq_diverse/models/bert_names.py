@@ -13,6 +13,7 @@ from fairseq_diverse.models.transformers_config import check_fixed, whole_number
 from fairseq_diverse.preparation.wordpiece import SPECIAL, VOCABULARY, read_vocabulary, symbols
 from fairseq_diverse.support.errors import UserError
 
+SIDES, KEPT, TASK = ("source",), VOCABULARY, {"_name": "masked_lm", "data": None}
 FIXED = {  # settings that only one value of fits, which is that of Devlin et al. (2019)
     "layer_norm_eps": EPSILON,
     "type_vocab_size": 2,

@@ -3,9 +3,9 @@
 import json
 import shutil
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,44 +24,11 @@ CONFIG, MODEL, DICTIONARY = "config.json", "model.pt", "dict.txt"
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
-class Kind(NamedTuple):
-    """How models of a ``model_type`` are converted.
-
-    ``words`` are the symbols of the dictionary, from the folder and its configuration; ``settings`` are ``arch`` and
-    flags; ``parameters`` are those of the new model, from the old ones. All raise ``UserError`` for what does not fit.
-    ``sides`` are the task's sides that have the dictionary; ``kept`` are files that preparing data needs; ``task`` are
-    the settings of a task that the model is for; ``optional`` are beginnings of the names of parameters that the folder
-    or the architecture may lack.
-    """
-
-    words: Callable[[Path, Mapping[str, Any]], list[str]]
-    settings: Callable[[Mapping[str, Any]], dict[str, Any]]
-    parameters: Callable[[Path, Mapping[str, Any], Mapping[str, Tensor], list[str]], dict[str, Tensor]]
-    sides: tuple[str, ...]
-    kept: tuple[str, ...]
-    task: Mapping[str, Any]
-    optional: tuple[str, ...] = ()
-
-
-KINDS = {
-    "bert": Kind(
-        bert_names.words,
-        bert_names.settings,
-        bert_names.parameters,
-        ("source",),
-        (bert_names.VOCABULARY,),
-        {"_name": "masked_lm", "data": None},
-        bert_names.OPTIONAL,
-    ),
-    "t5": Kind(
-        t5_names.words,
-        t5_names.settings,
-        lambda folder, *given: t5_names.parameters(*given),
-        ("source", "target"),
-        (t5_names.PIECES,),
-        {"_name": "translation", "data": None, "source_lang": None, "target_lang": None},
-    ),
-}
+# How models of a ``model_type`` are converted. ``words`` are the symbols of the dictionary, from the folder and its
+# configuration; ``settings`` are ``arch`` and flags; ``parameters`` are those of the new model, from the old ones. All
+# raise ``UserError`` for what does not fit. KEPT is a file that preparing data needs; TASK has the settings of a task
+# that the model is for; OPTIONAL are beginnings of the names of parameters that the folder or the architecture may lack.
+KINDS: dict[str, Any] = {"bert": bert_names, "t5": t5_names}
 
 
 def convert(folder: Path, out: Path) -> str:
@@ -80,17 +47,16 @@ def convert(folder: Path, out: Path) -> str:
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG}: incomplete or damaged ({type(error).__name__}: {error})") from error
     fill_architecture(args)
-    cfg = {"model": Namespace(**vars(args), _name=args.arch), "common": {}, "task": dict(kind.task)}
-    state = state_of(model, cfg, {DICTIONARIES: dict.fromkeys(kind.sides, digest(words))})
+    cfg = {"model": Namespace(**vars(args), _name=args.arch), "common": {}, "task": dict(kind.TASK)}
+    state = state_of(model, cfg, {DICTIONARIES: dict.fromkeys(kind.SIDES, digest(words))})
     check_sizes(folder / CONFIG, state)
-    check_parameters(folder, args, model, len(words), kind.optional)
+    check_parameters(folder, args, model, len(words), kind.OPTIONAL)
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
         write_lines(part / DICTIONARY, (f"{word} 1" for word in words[4:]))  # after fairseq's own
-        for name in kind.kept:
-            shutil.copyfile(folder / name, part / name)
+        shutil.copyfile(folder / kind.KEPT, part / kind.KEPT)
         save_checkpoint(state, part / MODEL)
         part.replace(out)
     finally:

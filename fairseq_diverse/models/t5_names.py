@@ -14,6 +14,8 @@ from fairseq_diverse.preparation.encoding import T5_MODEL as PIECES
 from fairseq_diverse.preparation.subwords import SENTINELS, Subwords, t5_words
 from fairseq_diverse.support.errors import UserError
 
+SIDES, KEPT, OPTIONAL = ("source", "target"), PIECES, ()
+TASK = {"_name": "translation", "data": None, "source_lang": None, "target_lang": None}
 FIXED = {  # settings that only one value of fits
     "layer_norm_epsilon": EPSILON,
     "is_encoder_decoder": True,
@@ -82,7 +84,9 @@ def _is_scaled(config: Mapping[str, Any]) -> bool:
     return bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True)))
 
 
-def parameters(config: Mapping[str, Any], given: Mapping[str, Tensor], words: list[str]) -> dict[str, Tensor]:
+def parameters(
+    folder: Path, config: Mapping[str, Any], given: Mapping[str, Tensor], words: list[str]
+) -> dict[str, Tensor]:
     """The parameters of ``diverse_t5``; rows of embeddings in the order of the dictionary ``words``. Raises
     ``UserError``: a parameter that T5 does not have, or embeddings of another size."""
     if len(given["shared.weight"]) != len(words):

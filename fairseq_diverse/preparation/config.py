@@ -15,14 +15,8 @@ TOKENIZERS = ("moses", "jieba", "none")
 SEGMENTERS = ("subword-nmt", "sentencepiece", "t5")
 
 # Keys and their default values; a value must have the type of the default.
-SIDE_DEFAULTS = {
-    "normalize": True,
-    "tokenizer": "moses",
-    "aggressive-dashes": False,
-    "escape": False,
-    "lowercase": False,
-    "truecase": False,
-}
+SIDE_DEFAULTS: dict[str, Any] = {"normalize": True, "tokenizer": "moses"}
+SIDE_DEFAULTS |= dict.fromkeys(("aggressive-dashes", "escape", "lowercase", "truecase"), False)
 FILTER_DEFAULTS = {"min-length": 1, "max-length": 0, "max-ratio": 0.0, "dedup": False}
 BPE_DEFAULTS = {"kind": "subword-nmt", "size": 32000, "joint": True, "threshold": 0}
 TOP_KEYS = ("source", "target", "files", *SIDE_DEFAULTS, "filter", "bpe", "joined-dictionary", "sources")

@@ -93,7 +93,7 @@ def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
 
 
 def _objects(path: Path) -> Iterator[tuple[str, Any]]:
-    """Where it is, and the object of each line."""
+    """The place and the object of each line."""
     number = 0
     for number, line in enumerate(iterate_lines(path), start=1):
         where = f"{path}, line {number}"
@@ -156,10 +156,9 @@ def _read_split(path: Path, documents: _Documents) -> Iterator[Annotation]:
             if docid not in texts:
                 raise ValueError(f"{where}: evidences: docid: {docid!r} is not in docids, {', '.join(names)}")
             if not 0 <= one.start_token < one.end_token <= len(texts[docid]):
+                span = f"start_token {one.start_token}, end_token {one.end_token}"
                 outside = f"outside document {docid!r}, which has {len(texts[docid])} words"
-                raise ValueError(
-                    f"{where}: evidences: start_token {one.start_token}, end_token {one.end_token}: {outside}"
-                )
+                raise ValueError(f"{where}: evidences: {span}: {outside}")
             marks[docid][one.start_token : one.end_token] = [1] * (one.end_token - one.start_token)
         words, marked = [*chain(*texts.values())], [*chain(*marks.values())]
         places = [(name, len(texts[name])) for name in names]

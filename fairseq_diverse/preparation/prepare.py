@@ -72,11 +72,8 @@ def prepare(
         ValueError: raw files are missing, of unequal length, not plain text in UTF-8 or (strict) unclean, or a split is
             the training text; ``out`` has other contents or is a mount point; another process is preparing it.
     """
-    files = {
-        split: sides(raw, prefix, config.endings)
-        for split, prefix in config.splits.items()
-        if not (hold_out and split == "valid")
-    }
+    prefixes = {split: prefix for split, prefix in config.splits.items() if not (hold_out and split == "valid")}
+    files = {split: sides(raw, prefix, config.endings) for split, prefix in prefixes.items()}
     labelled = config.glue and not config.translates
     copied = [*(f"{split}.label" for split in files if labelled and split[:4] != "test"), *beside]
     read = dict(chain(*files.values(), ((name, raw / name) for name in copied)))
@@ -273,10 +270,8 @@ def _summary(config: DataConfig, counts: dict[str, dict[str, int]]) -> Iterator[
     named = {f"test{number or ''}": f" ({name})" for number, name in enumerate(config.tests) if config.named}
     for split, count in counts.items():
         dropped = "dropped" if split == "train" and config.translates else "kept"
-        parts = [
-            f"{split}{named.get(split, '')}: {count['kept']:,} of {count['read']:,} {config.unit} kept",
-            f"{count['empty']:,} empty {dropped}",
-        ]
+        parts = [f"{split}{named.get(split, '')}: {count['kept']:,} of {count['read']:,} {config.unit} kept"]
+        parts += [f"{count['empty']:,} empty {dropped}"]
         parts += [f"{count['duplicates']:,} duplicates dropped"] if "duplicates" in count else []
         parts += [f"{count['filtered']:,} dropped by length"] if split == "train" and not config.glue else []
         yield ", ".join([*parts, f"line separators or NUL replaced in {count['replaced']:,} lines"])

@@ -76,11 +76,9 @@ def _test_set(prefix: str, languages: Sequence[str]) -> tuple[Path, Path]:
     try:
         return Path(known.get_source_file(pair)), Path(known.get_reference_files(pair)[0])
     except (Exception, SystemExit) as error:  # of the network, of archives, or after a message of its own
-        why = " ".join(str(error).split())
-        raise ValueError(
-            f"{prefix}: sacreBLEU could not download it ({type(error).__name__}: {why}); on a machine with a network, "
-            f"`sacrebleu -t {name} -l {pair} --echo src` fills {known._outdir}: copy it"
-        ) from None
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        todo = f"on a machine with a network, `sacrebleu -t {name} -l {pair} --echo src` fills {known._outdir}: copy it"
+        raise ValueError(f"{prefix}: sacreBLEU could not download it ({why}); {todo}") from None
 
 
 def file_hash(path: Path) -> str:

@@ -80,13 +80,9 @@ def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding
             made = text / f"bpe.{split}.{language}"
             steps(f"segment {made.name}", _apply, text / f"tok.{split}.{language}", segmenter, made, workers)
     sides = dict(zip(config.sides, languages, strict=True))
-    return {
-        **bpe,
-        "model": {side: f"text/{models[language]}" for side, language in sides.items()},
-        "vocabulary": {
-            side: vocabulary[language] and f"text/{vocabulary[language]}" for side, language in sides.items()
-        },
-    }
+    files: dict[str, dict[str, Any]] = {"model": {**models}, "vocabulary": vocabulary}
+    named = {key: {side: of[end] and f"text/{of[end]}" for side, end in sides.items()} for key, of in files.items()}
+    return bpe | named
 
 
 def _learn(bpe: dict[str, Any], paths: list[Path], model: Path) -> None:

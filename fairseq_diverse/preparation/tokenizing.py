@@ -3,8 +3,9 @@
 from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.progress import bar
@@ -29,21 +30,16 @@ def tokenize(
 ) -> dict[str, dict[str, int]]:
     """Write ``SPLIT.LANG`` (cleaned) and ``tok.SPLIT.LANG`` into ``text``; returns the counts by split."""
     hold_out = hold_out if split == "train" else 0
+    dedup = split == "train" and config.filter["dedup"]
     made_splits = [split, "valid"] if hold_out else [split]
     counts = {name: dict.fromkeys(("read", "kept", "empty", "filtered", "replaced"), 0) for name in made_splits}
-    count = counts[split]
-    if split == "train" and config.filter["dedup"]:
-        count["duplicates"] = 0
+    count = counts[split] = counts[split] | ({"duplicates": 0} if dedup else {})
     drops = split == "train" and config.translates  # in text of one language an empty line ends a document
     with ExitStack() as stack:
-        files = {
-            name: [
-                stack.enter_context(open(text / f"{kind}{name}.{language}", "w", encoding="utf-8", newline="\n"))
-                for kind in ("", "tok.")
-                for language in config.languages
-            ]
-            for name in made_splits
-        }
+        files: dict[str, list[IO[str]]] = {}
+        for name, kind, language in product(made_splits, ("", "tok."), config.languages):
+            file = open(text / f"{kind}{name}.{language}", "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+            files.setdefault(name, []).append(stack.enter_context(file))
         pairs = sentences(paths, config.endings)
         seen = set[bytes]()  # of pairs of training, digests of 8 bytes
         made = stack.enter_context(parallel_map(partial(_make, tokens), pairs, workers))
@@ -59,20 +55,20 @@ def tokenize(
             if split == "train":
                 if drops and any(empty):
                     continue
-                if config.filter["dedup"] and not any(empty):
-                    before = len(seen)
-                    seen.add(blake2b("\n".join(tokenized).encode(), digest_size=8).digest())
-                    if len(seen) == before:
+                if dedup and not any(empty):
+                    digest = blake2b("\n".join(tokenized).encode(), digest_size=8).digest()
+                    if digest in seen:
                         count["duplicates"] += 1
                         continue
+                    seen.add(digest)
                 if not any(empty) and not _within(tokenized, config.filter):
                     count["filtered"] += 1
                     continue
             kept += 1
             name = "valid" if hold_out and kept % hold_out == 0 else split
             counts[name]["kept"] += 1
-            for file, line in zip(files[name], cleaned + tokenized, strict=True):
-                file.write(line + "\n")
+            for out, line in zip(files[name], cleaned + tokenized, strict=True):
+                out.write(line + "\n")
     for name in made_splits:
         if not counts[name]["kept"]:
             raise ValueError(f"{' and '.join(map(str, paths))}: no {config.unit} remain for {name}")

@@ -122,18 +122,14 @@ class Stanza:
         parsed = self.nlp([list(words) for words in sentences]).sentences
         if [len(sentence.words) for sentence in parsed] != [*map(len, sentences)]:
             raise ValueError("stanza split or joined words")
-        if self.kind == "constituency":
-            return [f"{_without_root(sentence.constituency)}\n" for sentence in parsed]
+        if self.kind == "constituency":  # without the ROOT (benepar's keep TOP: layers, not relations, are one higher)
+            roots = [sentence.constituency for sentence in parsed]
+            return [f"{r.children[0] if r.label == 'ROOT' and len(r.children) == 1 else r}\n" for r in roots]
         trees = []
         for sentence, texts in zip(parsed, sentences, strict=True):
             words = zip(sentence.words, texts, strict=True)
             trees.append("".join(_row(w.id, text, w.upos, w.xpos, w.head, w.deprel) for w, text in words))
         return trees
-
-
-def _without_root(tree: Any) -> Any:
-    """A tree of stanza without the ROOT above it. (benepar's keep their TOP: layers, not relations, are one higher.)"""
-    return tree.children[0] if tree.label == "ROOT" and len(tree.children) == 1 else tree
 
 
 class Benepar:

@@ -170,7 +170,8 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["T
         if several and not text.strip():
             continue
         try:
-            if text.count("(") == text.count(")") > DEEPEST and _depth(text) > DEEPEST:
+            levels = itertools.accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in text)
+            if text.count("(") == text.count(")") > DEEPEST and max(levels) > DEEPEST:
                 yield None
                 continue
             marked = f"(LINE {text})".replace("\\", BACKSLASH)
@@ -203,11 +204,6 @@ def _bracketed(lines: Iterable[str]) -> Iterator[tuple[int, str, bool]]:
             yield first, " ".join(kept), len(kept) > 1
             kept = []
     yield from ((first + n, part, False) for n, part in enumerate(kept))
-
-
-def _depth(text: str) -> int:
-    """The number of levels of brackets."""
-    return max(itertools.accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in text), default=0)
 
 
 def _without_empty(node: "Tree") -> "Tree | None":

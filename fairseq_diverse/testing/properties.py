@@ -58,10 +58,8 @@ def declared(name: str) -> None:
     known = models.settings_attributes()
     for flags in (*mechanism.examples, mechanism.neutral or {}):
         for flag in flags:
-            require(
-                flag in known,
-                f"examples or neutral: {flag!r} is not a setting; write it with _, as in parsed arguments",
-            )
+            problem = f"examples or neutral: {flag!r} is not a setting"
+            require(flag in known, f"{problem}; write it with _, as in parsed arguments")
     for flags in (*examples(name), *([mechanism.neutral] if mechanism.neutral else [])):
         on = name in placed(at(dict(flags), defined_at(name)[0])) and flags.get(attribute_name(name, "on")) == "{on}"
         require(on, f'examples or neutral: {flags} does not switch {name} on at "{{on}}", so that nothing is checked')
@@ -80,12 +78,11 @@ def off_is_absent(flags: Flags) -> None:
     settings = {name: value for name, value in flags.items() if name not in switches}
     plain = flags.get("arch", "diverse_transformer").removeprefix("diverse_")
     theirs, ours = build_model({}, plain), build_model(settings)
-    require(
-        list(theirs.state_dict()) == list(ours.state_dict()), "with the mechanism off, the model has other parameters"
-    )
+    off = "with the mechanism off, the model has other"
+    require(list(theirs.state_dict()) == list(ours.state_dict()), f"{off} parameters")
     for mode in (True, False):
         expected, got = (model.train(mode)(**batch(parsed=False))[0] for model in (theirs, ours))
-        require(torch.equal(expected, got), "with the mechanism off, the model has other outputs")
+        require(torch.equal(expected, got), f"{off} outputs")
 
 
 def neutral_is_the_baseline(name: str, place: str) -> None:

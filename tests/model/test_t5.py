@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def ours(model, monkeypatch, **flags):
     monkeypatch.setattr(models, "dictionary", lambda: numbered_words(SYMBOLS))
     config = json.loads(model.config.to_json_string(use_diff=False))
     made = build_model({**t5_names.settings(config), **flags}).eval()
-    made.load_state_dict(t5_names.parameters(config, model.state_dict(), words()))
+    made.load_state_dict(t5_names.parameters(Path(), config, model.state_dict(), words()))
     return made
 
 
@@ -89,7 +90,7 @@ def test_logits_and_gradients_equal_those_of_transformers(version, shape, monkey
     (expected[real][:, rows] * torch.arange(SYMBOLS)[here]).mean().backward()
     config = json.loads(model.config.to_json_string(use_diff=False))
     gradients = {name: p.grad for name, p in model.named_parameters(remove_duplicate=False) if p.grad is not None}
-    its = t5_names.parameters(config, gradients, words())
+    its = t5_names.parameters(Path(), config, gradients, words())
     for name, parameter in mine.named_parameters():
         expected, error = its[name], 1e-5 * its[name].abs().max().clamp(min=1).item()
         torch.testing.assert_close(parameter.grad, expected, atol=error, rtol=1e-4)
