@@ -57,12 +57,9 @@ UNUSED = re.compile(
 
 
 def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """The symbols of the dictionary, see ``symbols``. Raises ``UserError``: as ``read_vocabulary``, or there are more
+    """The symbols of the dictionary, see ``symbols``. Raises ``ValueError``: as ``read_vocabulary``, or there are more
     subwords than rows of embeddings."""
-    try:
-        found = read_vocabulary(folder / VOCABULARY)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    found = read_vocabulary(folder / VOCABULARY)
     if len(found) > config["vocab_size"]:
         raise UserError(f"{folder / VOCABULARY}: {len(found):,} subwords, config.json has {config['vocab_size']:,}")
     return symbols(found)

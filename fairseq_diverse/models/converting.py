@@ -24,10 +24,10 @@ CONFIG, MODEL, DICTIONARY = "config.json", "model.pt", "dict.txt"
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
-# How models of a ``model_type`` are converted. ``words`` are the symbols of the dictionary, from the folder and its
-# configuration; ``settings`` are ``arch`` and flags; ``parameters`` are those of the new model, from the old ones. All
-# raise ``UserError`` for what does not fit. KEPT is a file that preparing data needs; TASK has the settings of a task
-# that the model is for; OPTIONAL are beginnings of the names of parameters that the folder or the architecture may lack.
+# How models of a ``model_type`` are converted: ``words`` are the symbols of the dictionary, from the folder and its
+# configuration; ``settings`` are ``arch`` and flags; ``parameters`` are those of the new model, from the old ones; all
+# raise ``UserError`` for what does not fit. KEPT is a file that preparing data needs, TASK the settings of a task that
+# the model is for, OPTIONAL beginnings of the names of parameters that the folder or the architecture may lack.
 KINDS: dict[str, Any] = {"bert": bert_names, "t5": t5_names}
 
 
@@ -44,6 +44,8 @@ def convert(folder: Path, out: Path) -> str:
         words = kind.words(folder, config)
         args = Namespace(**kind.settings(config))
         model = kind.parameters(folder, config, _weights(folder), words)
+    except ValueError as error:  # of other rooms, too
+        raise UserError(str(error)) from error
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG}: incomplete or damaged ({type(error).__name__}: {error})") from error
     fill_architecture(args)

@@ -2,12 +2,12 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.subwords import OF_PIECES, SPACE_MARK, readable
-from fairseq_diverse.preparation.unseen import around
 
 # Characters that Python, fairseq or an editor may read as the end of a line, and NUL.
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
@@ -31,6 +31,16 @@ PERCENT = re.compile(r"(?<!\S)(?<!\d )% (?=\d)")  # of Turkish, before its numbe
 OPENING = re.compile('[והבכלמש]{1,4}"([א-ת]{2,}|[א-ת]+"[א-ת])')  # of Hebrew, behind a prefix; no abbreviation
 END = "\ue000"  # for private use: in no text
 MODEL_ENTRIES = 50_000_000  # of a truecaser: words in lower case; sacremoses stops at 2 million
+# Characters that are not words by themselves, though tokenizers take many of them for words: accents and vowel signs of
+# the letter before, joiners of letters and of emoji, soft hyphens, zero-width spaces, byte order marks, signs inside
+# words of Armenian, Tibetan, Hebrew and Catalan
+CATEGORIES = ("Mn", "Mc", "Me", "Cf")
+JOINER = "\u200d"
+SYMBOLS = "\u2190-\u2bff\U0001f000-\U0001faff"  # emoji are among them
+SKIN = "\U0001f3fb-\U0001f3ff"  # of emoji
+FLAG = "\U0001f1e6-\U0001f1ff"  # two letters are one flag
+SIGNS = "\u055b\u055c\u055e\u0f0b\u0f0c"  # Armenian stress, exclamation and question; between Tibetan syllables
+INSIDE = r"(?<=\w)[\xb7\u2027](?=\w)|(?<=[\u05d0-\u05ea])[\"'\u05f3\u05f4](?=[\u05d0-\u05ea])"  # l·l; of abbreviations
 
 
 def spaced_stops(lines: Sequence[str]) -> bool:
@@ -43,6 +53,60 @@ def clean(line: str) -> tuple[str, bool]:
     them (NFD) are composed."""
     cleaned, count = SPECIAL.subn(" ", line)
     return unicodedata.normalize("NFC", cleaned) if ACCENTS.search(cleaned) else cleaned, count > 0
+
+
+@cache
+def pattern() -> re.Pattern[str]:
+    """A run of such characters; a symbol behind a joiner and the second letter of a flag belong to the symbol before, a
+    sign of ``INSIDE`` to the letters around it."""
+    known = map(chr, (*range(0xAD, 0x20000), *range(0xE0000, 0xE0200)))
+    marks = "".join(character for character in known if unicodedata.category(character) in CATEGORIES)
+    return re.compile(f"(?:{JOINER}[{SYMBOLS}]|[{marks}{SKIN}{SIGNS}]|(?<=[{FLAG}])[{FLAG}]|{INSIDE})+")
+
+
+def around(function: Callable[[str], str], line: str) -> str:
+    """What ``function``, which changes nothing but spaces, makes of the line without characters of `pattern`, and these
+    in their places: behind what they followed, or before the next word where that was a space.
+
+    In ``function`` a hyphen may become ``@-@``, as Moses has it, or the reverse, and control characters may be dropped.
+    """
+    if not pattern().search(line):
+        return function(line)
+    bare, runs = [], dict[tuple[int, bool], str]()  # (number of characters before it, no space between): characters
+    end = count = 0
+    for found in pattern().finditer(line):
+        bare.append(line[end : found.start()])
+        count += len("".join(bare[-1].split()))
+        start, end = found.span()
+        place = count, count > 0 and not line[start - 1].isspace()
+        runs[place] = runs.get(place, "") + found[0]
+    text = "".join([*bare, line[end:]])
+    made, expected = function(text), "".join(text.split())
+    if not expected:
+        return line.strip()
+    out: list[str] = []
+    at = here = 0
+    while here < len(made):
+        word = made[here]
+        if word.isspace():
+            out.append(word)
+            here += 1
+            continue
+        while expected[at : at + 1] < " " and at < len(expected):
+            at += 1
+        out.append(runs.pop((at, False), ""))
+        if made.startswith("@-@", here) and expected[at : at + 1] == "-":
+            word, step = "@-@", 1
+        elif expected.startswith("@-@", at) and word == "-":
+            step = 3
+        elif expected[at : at + 1] == word:
+            step = 1
+        else:  # it changed the text
+            return function(line)
+        at += step
+        here += len(word)
+        out += [word, runs.pop((at, True), "")]
+    return "".join([*out, *runs.values()])
 
 
 class Tokens:
