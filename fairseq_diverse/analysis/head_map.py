@@ -1,7 +1,7 @@
 """A two-dimensional map of the heads of several models."""
 
 from collections.abc import Iterable, Mapping
-from itertools import product
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ from fairseq_diverse.attention.functional.agreement import output_agreement
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 
 if TYPE_CHECKING:
@@ -84,10 +84,7 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
     Raises:
         UserError: matplotlib or scikit-learn is not installed, widths differ, or there are fewer than three heads.
     """
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError as error:
-        raise UserError(f"the map needs scikit-learn; install it: {install('plots')}") from error
+    manifold = needed("sklearn.manifold", f"the map needs scikit-learn; install it: {install('plots')}")
     widths = {name: vectors.size(1) for name, vectors in heads.items()}
     if len(set(widths.values())) > 1:
         raise UserError(f"heads of different widths cannot be on one map: {widths}")
@@ -95,7 +92,7 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
     if len(points) < 3:
         raise UserError(f"{len(points)} heads; a map needs at least 3")
     perplexity = min(30.0, (len(points) - 1) / 3)
-    placed = iter(TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points))
+    placed = iter(manifold.TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points))
     matrices = {name: cosines(vectors) for name, vectors in heads.items()}
     most, columns = max(map(len, heads.values())), min(len(heads), 2 if len(heads) < 5 else 3)
     rows, side = -(-len(heads) // columns), max(1.8, 0.26 * most)
@@ -108,11 +105,8 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
         axis.scatter(own[:, 0], own[:, 1], color=color, marker=marker, label=name)
         for head, (x, y) in enumerate(own.tolist(), 1):
             axis.annotate(str(head), (x, y), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
-    axis.set_box_aspect(1)
-    axis.set_xticks([])
-    axis.set_yticks([])
-    axis.set_xlabel("first dimension of t-SNE; numbers: heads")
-    axis.set_ylabel("second dimension of t-SNE")
+    axis.set(box_aspect=1, xticks=[], yticks=[])
+    axis.set(xlabel="first dimension of t-SNE; numbers: heads", ylabel="second dimension of t-SNE")
     limit = max(float(matrix.nan_to_num(0).abs().max()) for matrix in matrices.values()) or 1.0
     places = []
     for number, (name, matrix) in enumerate(matrices.items()):
@@ -122,15 +116,13 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
         mean = f": mean cosine {mean_cosine(heads[name]):z.2f}" if len(matrix) > 1 else ""
         place.set_title(f"{name}{mean}", fontsize="small")
         numbers = [str(head + 1) for head in range(len(matrix))]
-        place.set_xticks(range(len(matrix)), numbers, fontsize="x-small")
-        place.set_yticks(range(len(matrix)), numbers, fontsize="x-small")
-        place.set_xlabel("head", fontsize="x-small")
-        place.set_ylabel("head", fontsize="x-small")
-        for i, j in product(range(len(matrix) if most <= MOST_NUMBERS else 0), repeat=2):
-            if i != j:
-                value = float(matrix[i, j])
-                colour = "white" if abs(value) > 0.6 * limit else "black"
-                place.text(j, i, f"{value:z.2f}", ha="center", va="center", fontsize="xx-small", color=colour)
+        for edge in (place.xaxis, place.yaxis):
+            edge.set_ticks(range(len(matrix)), numbers, fontsize="x-small")
+            edge.set_label_text("head", fontsize="x-small")
+        for i, j in permutations(range(len(matrix) if most <= MOST_NUMBERS else 0), 2):
+            value = float(matrix[i, j])
+            colour = "white" if abs(value) > 0.6 * limit else "black"
+            place.text(j, i, f"{value:z.2f}", ha="center", va="center", fontsize="xx-small", color=colour)
         places.append(place)
     figure.colorbar(image, ax=places, label="cosine similarity of two heads", shrink=0.8, aspect=25)
     legend_above(figure)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -165,13 +166,10 @@ def draw_figures(figures: dict[str, Tensor]) -> "Figure":
     for panel, (name, values) in zip(axes, figures.items(), strict=True):
         panel.imshow(values.numpy(), vmin=0, vmax=1, aspect="auto")
         panel.set_title(name, fontsize="small")
-        panel.set_xticks(range(heads), range(1, heads + 1), fontsize="x-small")
-        panel.set_yticks(range(layers), range(1, layers + 1), fontsize="x-small")
-        panel.set_xlabel("head", fontsize="x-small")
-        panel.set_ylabel("encoder layer", fontsize="x-small")
-        for layer in range(layers):
-            for head in range(heads):
-                value = float(values[layer, head])
-                colour = "black" if value > 0.6 else "white"
-                panel.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize="xx-small", color=colour)
+        for side, count, text in ((panel.xaxis, heads, "head"), (panel.yaxis, layers, "encoder layer")):
+            side.set_ticks(range(count), range(1, count + 1), fontsize="x-small")
+            side.set_label_text(text, fontsize="x-small")
+        for (layer, head), value in np.ndenumerate(values.numpy()):
+            colour = "black" if value > 0.6 else "white"
+            panel.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize="xx-small", color=colour)
     return figure

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT, SCHEMA = "fairseq-diverse model", 1
@@ -159,8 +159,4 @@ def _portable(value: Any) -> Any:
 
 
 def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ModuleNotFoundError:
-        raise UserError(f"safetensors is not installed; run: {install('share')}") from None
-    return safetensors.torch
+    return needed("safetensors.torch", f"safetensors is not installed; run: {install('share')}")

@@ -46,9 +46,7 @@ def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]
         axis.plot(lengths, [a.share for a in accuracies], color=color, marker=marker, label=name)
     if trained < max(lengths):
         axis.axvline(trained + 0.5, color="black", linewidth=0.8, linestyle="--")
-    axis.set_xticks(lengths)
-    axis.set_xlabel("operators (dashed: longest in training)")
-    axis.set_ylabel("accuracy, %")
+    axis.set(xticks=lengths, xlabel="operators (dashed: longest in training)", ylabel="accuracy, %")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)
     return figure

@@ -8,7 +8,6 @@ import locale
 import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from fairseq_diverse.metrics.scores import Result, result_by, sacrebleu_metric
 from fairseq_diverse.preparation.tokens import clean
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.support.languages import TOKENIZERS, base_language
 
 COMPOUND = re.compile(r"(\S)-(\S)")
@@ -152,7 +151,4 @@ def _moses(language: str) -> Any:
 
 
 def _package(module: str, name: str = "") -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise ValueError(f"the package {name or module} is not installed; run: {install('metrics')}") from None
+    return needed(module, f"the package {name or module} is not installed; run: {install('metrics')}")

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from fairseq_diverse.metrics.scores import Result
 from fairseq_diverse.metrics.words import mean_of
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 
 ORDER = 3
 ALPHA = 0.8
@@ -131,14 +131,11 @@ def _covered(similarity: np.ndarray, weights: np.ndarray, n: int) -> float:
 
 
 def _load(model: Path) -> tuple[Any, Any]:
-    try:
-        from transformers import AutoModel, AutoTokenizer
-    except ImportError:
-        raise ValueError(f"transformers is not installed; run: {install('metrics')}") from None
+    transformers = needed("transformers", f"transformers is not installed; run: {install('metrics')}")
     _check(model)
     try:
-        network = AutoModel.from_pretrained(model, local_files_only=True)
-        return network, AutoTokenizer.from_pretrained(model, local_files_only=True)
+        network = transformers.AutoModel.from_pretrained(model, local_files_only=True)
+        return network, transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
     except Exception as error:  # whatever a damaged or unknown model raises
         raise ValueError(f"{model}: transformers cannot load it: {str(error).splitlines()[0]}") from None
 

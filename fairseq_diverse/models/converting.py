@@ -19,6 +19,7 @@ from fairseq_diverse.host.programs import build_model, fill_architecture
 from fairseq_diverse.models import bert_names, t5_names
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import write_lines
+from fairseq_diverse.support.installed import needed
 
 CONFIG, MODEL, DICTIONARY = "config.json", "model.pt", "dict.txt"
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -107,15 +108,12 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     for path in paths:
         try:
             if path.suffix == ".safetensors":
-                from safetensors.torch import load_file
-
-                found = load_file(path)
+                missing = f"{path}: safetensors is not installed; run: pip install safetensors"
+                found = needed("safetensors.torch", missing).load_file(path)
             else:
                 found = torch.load(path, map_location="cpu", weights_only=True)
             tensors |= {name: tensor.float() for name, tensor in found.items()}
-        except ModuleNotFoundError:
-            raise UserError(f"{path}: safetensors is not installed; run: pip install safetensors") from None
-        except MemoryError:
+        except (MemoryError, UserError):
             raise
         except Exception as error:  # a damaged file shows in many ways
             text = "damaged or cut off" if path.suffix == ".safetensors" else damage(path, error)

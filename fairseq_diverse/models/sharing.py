@@ -22,7 +22,7 @@ from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.pipeline import FILE, inside, read_record
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import temporary_path
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.syntax.parsers import NAME as PARSER_NAME
 from fairseq_diverse.syntax.parsers import recorded_parsers
 
@@ -142,11 +142,7 @@ def shared_folder(name: str | Path) -> Path:
 
 def hub() -> Any:
     """The module of the Hugging Face hub. Raises ``UserError``: it is not installed."""
-    try:
-        import huggingface_hub
-    except ModuleNotFoundError:
-        raise UserError(f"huggingface_hub is not installed; run: {install('share')}") from None
-    return huggingface_hub
+    return needed("huggingface_hub", f"huggingface_hub is not installed; run: {install('share')}")
 
 
 def _downloaded(name: str) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.subwords import OF_PIECES, SPACE_MARK, readable
+from fairseq_diverse.support.installed import needed
 
 # Characters that Python, fairseq or an editor may read as the end of a line, and NUL.
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
@@ -203,9 +204,6 @@ def _closed(line: str) -> str:
 
 
 def _jieba() -> Any:
-    try:
-        import jieba
-    except ImportError:
-        raise ValueError("tokenizer jieba: the package jieba is not installed; run: pip install jieba") from None
+    jieba = needed("jieba", "tokenizer jieba: the package jieba is not installed; run: pip install jieba")
     jieba.setLogLevel("WARNING")
     return jieba

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 
 VOCABULARY = "vocab.txt"
 SPECIAL = {"[CLS]": "<s>", "[PAD]": "<pad>", "[SEP]": "</s>", "[UNK]": "<unk>", "[MASK]": "<mask>"}  # in fairseq
@@ -40,10 +40,8 @@ def symbols(vocabulary: Sequence[str]) -> list[str]:
 def tokenizer(path: Path) -> Any:
     """The tokenizer of a vocabulary, of the library ``tokenizers``. It lower-cases and removes accents if no subword
     has an upper-case letter. Raises ``ValueError``: as `read_vocabulary`, or the library is missing."""
-    try:
-        from tokenizers import BertWordPieceTokenizer
-    except ImportError:
-        raise ValueError(f"WordPiece needs tokenizers; install it: {install('bert')}") from None
+    tokenizers = needed("tokenizers", f"WordPiece needs tokenizers; install it: {install('bert')}")
     vocabulary = read_vocabulary(path)
     uncased = all(subword == subword.lower() for subword in vocabulary if subword not in SPECIAL)
-    return BertWordPieceTokenizer({subword: number for number, subword in enumerate(vocabulary)}, lowercase=uncased)
+    numbers = {subword: number for number, subword in enumerate(vocabulary)}
+    return tokenizers.BertWordPieceTokenizer(numbers, lowercase=uncased)

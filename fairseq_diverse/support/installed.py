@@ -4,8 +4,11 @@ import json
 import shlex
 from collections.abc import Iterable
 from contextlib import suppress
-from importlib import metadata
+from importlib import import_module, metadata
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from fairseq_diverse.support.errors import UserError
 
 NAME = "fairseq-diverse"
 FAIRSEQ = ("fairseq-fixed", "fairseq")  # packages that hold fairseq: the one of the extra, and fairseq's own or a fork
@@ -18,6 +21,14 @@ def versions(names: Iterable[str]) -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
+
+
+def needed(module: str, missing: str) -> Any:
+    """The imported module; raises ``UserError`` with the message ``missing`` where its package is not installed."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise UserError(missing) from None
 
 
 def install(extra: str) -> str:

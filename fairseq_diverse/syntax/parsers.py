@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from packaging.version import Version
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.syntax.escapes import with_brackets_escaped
 from fairseq_diverse.syntax.pcfg import Pcfg
 
@@ -52,10 +52,7 @@ class Spacy:
     """Dependencies, as blocks of CoNLL-U without comments; ``gpu``: on the first GPU that this process sees."""
 
     def __init__(self, model: str, given: str, gpu: bool = False) -> None:
-        try:
-            import spacy
-        except ImportError:
-            raise UserError(f"--parser spacy: not installed; run: {install('syntax')}") from None
+        spacy = needed("spacy", f"--parser spacy: not installed; run: {install('syntax')}")
         if gpu:
             try:
                 spacy.require_gpu()
@@ -78,13 +75,14 @@ class Spacy:
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
         from spacy.tokens import Doc
 
-        def row(token: Any) -> str:
-            head = 0 if token.head.i == token.i else token.head.i + 1
-            return _row(token.i + 1, token.text, token.pos_, token.tag_, head, token.dep_ if head else "root")
-
         starts: list[list[Any]] = [[i == 0 for i in range(len(words))] for words in sentences]  # one sentence a line
         docs = (Doc(self.nlp.vocab, words, sent_starts=of) for words, of in zip(sentences, starts, strict=True))
-        return ["".join(map(row, doc)) for doc in self.nlp.pipe(docs, batch_size=256)]
+        return ["".join(map(_conllu_line, doc)) for doc in self.nlp.pipe(docs, batch_size=256)]
+
+
+def _conllu_line(token: Any) -> str:
+    head = 0 if token.head.i == token.i else token.head.i + 1
+    return _row(token.i + 1, token.text, token.pos_, token.tag_, head, token.dep_ if head else "root")
 
 
 def _row(number: int, word: str, universal: str | None, tag: str | None, head: int, relation: str) -> str:
@@ -97,10 +95,7 @@ class Stanza:
 
     def __init__(self, model: str, language: str, given: str, kind: str, gpu: bool = False) -> None:
         _refuse_code_of_transformers()
-        try:
-            import stanza
-        except ImportError:
-            raise UserError(f"--parser stanza: not installed; run: {install('syntax')}") from None
+        stanza = needed("stanza", f"--parser stanza: not installed; run: {install('syntax')}")
         if Version(stanza.__version__) < Version(SAFE_STANZA):
             danger = f"version {stanza.__version__} may run code from a model's folder"
             raise UserError(f"--parser stanza: {danger}; run: pip install 'stanza>={SAFE_STANZA}'")
@@ -138,11 +133,8 @@ class Benepar:
     def __init__(self, model: str, language: str, given: str) -> None:
         _refuse_code_of_transformers()
         warnings.filterwarnings("ignore", message=".*arg_constraints.*")
-        try:
-            import benepar
-            import nltk
-        except ImportError:
-            raise UserError(f"--parser benepar: not installed; run: {install('syntax-benepar')}") from None
+        missing = f"--parser benepar: not installed; run: {install('syntax-benepar')}"
+        benepar, nltk = (needed(package, missing) for package in ("benepar", "nltk"))
         _give_back_special_tokens()
         hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
         with _loading("benepar", model, given, hint):

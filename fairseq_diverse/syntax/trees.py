@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import iterate_lines
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.syntax.escapes import comparable
 
 if TYPE_CHECKING:
@@ -160,11 +159,7 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["T
     Raises:
         ValueError: a tree's brackets are not closed, or NLTK is not installed; names the file.
     """
-    try:
-        from nltk import Tree
-    except ImportError:
-        raise UserError(f"{path}: nltk reads brackets; install it: {install('syntax')}") from None
-
+    nltk = needed("nltk", f"{path}: nltk reads brackets; install it: {install('syntax')}")
     several = lines is None and any(several for *_, several in _bracketed(iterate_lines(path)))
     for number, text, _ in _bracketed(iterate_lines(path) if lines is None else lines):
         if several and not text.strip():
@@ -175,7 +170,7 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["T
                 yield None
                 continue
             marked = f"(LINE {text})".replace("\\", BACKSLASH)
-            roots = list(Tree.fromstring(marked, read_node=_unmarked, read_leaf=_unmarked))
+            roots = list(nltk.Tree.fromstring(marked, read_node=_unmarked, read_leaf=_unmarked))
             if words := [root for root in roots if isinstance(root, str)]:
                 raise ValueError(f"{words[0]!r} stands outside the brackets")
         except ValueError as error:
@@ -210,8 +205,10 @@ def _without_empty(node: "Tree") -> "Tree | None":
     """A tree without empty elements and the phrases that consist of them alone."""
     if node.label() == "-NONE-":
         return None
-    parts = (child if isinstance(child, str) else _without_empty(child) for child in node)
-    kept = [part for part in parts if part is not None]
+    kept: list[Tree | str] = []
+    for child in node:  # no comprehension, which would need more of Python's stack
+        if (part := child if isinstance(child, str) else _without_empty(child)) is not None:
+            kept.append(part)
     return type(node)(node.label(), kept) if kept or not len(node) else None
 
 
