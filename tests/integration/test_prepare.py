@@ -17,7 +17,7 @@ import pytest
 import sacrebleu
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.preparation import DataConfig, Preprocessing, segmenting
+from fairseq_diverse.preparation import DataConfig, Preprocessing, texts
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.paths import config_path
 from tests.integration.commands import cli, preprocess_in_a_fork, shared_data
@@ -505,8 +505,8 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
     calls = []
     where = {
         "tokenize": prepare_module,
-        "_apply_truecaser": segmenting,
-        "_apply": segmenting,
+        "_apply_truecaser": texts,
+        "_apply": texts,
         "binarize": prepare_module,
     }
     for name, place in where.items():
