@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fairseq_diverse.metrics.scores import Result
+from fairseq_diverse.metrics.scores import Lines, Result
 from fairseq_diverse.metrics.words import ratio, tokenize
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.files import write_lines
@@ -30,7 +30,7 @@ METEOR_TABLES = ("en", "cz", "de", "es", "fr", "ru")
 METEOR_STEMMERS = ("da", "fi", "hu", "it", "nl", "no", "pt", "ro", "se", "tr")
 
 
-def meteor(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Result:
+def meteor(hypotheses: Lines, references: Lines, language: str) -> Result:
     """METEOR 1.5 of raw text, from 0 to 100, by the jar of pycocoevalcap with the language's own modules, weights and
     normalizer.
 
@@ -60,16 +60,14 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], language: str) 
     return _run_meteor(jar, hypotheses, references, ["-l", code, *options], f"METEOR 1.5|language:{code}|{said}")
 
 
-def meteor_of_li2022(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+def meteor_of_li2022(hypotheses: Lines, references: Lines) -> Result:
     """METEOR of tokenized text as nlg-eval has it and Li and Luo (2022) report it: the English one, whatever the
     language."""
     options, signature = ["-l", "en", "-norm"], "METEOR 1.5|language:en|all modules"
     return _run_meteor(_meteor_jar(), hypotheses, references, options, signature)
 
 
-def comet(
-    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None, model: str | None = None
-) -> Result:
+def comet(hypotheses: Lines, references: Lines, sources: Lines | None, model: str | None = None) -> Result:
     """COMET of raw text: the mean of its sentences' scores, mostly from 0 to 1, by the program ``comet-score``, or by
     ``pymarian-eval`` where only that is on the PATH; its names of the same models have no organization.
 
@@ -99,9 +97,7 @@ def comet(
     return _mean(name, scores, references, f"{name}|model:{model}|version:{_version(program, programs[name])}")
 
 
-def metricx(
-    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None, model: str | None = None
-) -> Result:
+def metricx(hypotheses: Lines, references: Lines, sources: Lines | None, model: str | None = None) -> Result:
     """MetricX of raw text: the mean of its sentences' predicted errors, from 0 to 25, lower is better, by the
     ``predict`` of a checkout of google-research/metricx in ``FAIRSEQ_DIVERSE_METRICX``, with the Python of its .venv.
 
@@ -134,14 +130,14 @@ def metricx(
     return _mean("metricx", scores, references, f"metricx|model:{model}|version:{version}")
 
 
-def _check_sources(sources: Sequence[str] | None, references: Sequence[str]) -> None:
+def _check_sources(sources: Lines | None, references: Lines) -> None:
     if sources is None:
         raise ValueError("needs the source text; give --source FILE")
     if len(sources) != len(references):
         raise ValueError(f"the source has {len(sources)} sentences, the reference {len(references)}")
 
 
-def _mean(name: str, scores: Sequence[float], references: Sequence[str], signature: str) -> Result:
+def _mean(name: str, scores: Sequence[float], references: Lines, signature: str) -> Result:
     """Of the scores of sentences, of which tests can take any."""
     if len(scores) != len(references):
         raise ValueError(f"{name} printed {len(scores)} scores for {len(references)} sentences")
@@ -170,9 +166,7 @@ def _meteor_jar() -> Path:
     raise ValueError(f"meteor-1.5.jar of the package pycocoevalcap is missing; run: {install('metrics')}")
 
 
-def _run_meteor(
-    jar: Path, hypotheses: Sequence[str], references: Sequence[str], options: list[str], signature: str
-) -> Result:
+def _run_meteor(jar: Path, hypotheses: Lines, references: Lines, options: list[str], signature: str) -> Result:
     with TemporaryDirectory() as folder:
         hypothesis, reference = _write(Path(folder), hypotheses, references)
         printed = _run("METEOR", ["java", "-Xmx2G", "-jar", str(jar), hypothesis, reference, *options, "-q"])
@@ -182,7 +176,7 @@ def _run_meteor(
         raise ValueError("METEOR printed no score") from None
 
 
-def _write(folder: Path, *texts: Sequence[str]) -> list[str]:
+def _write(folder: Path, *texts: Lines) -> list[str]:
     """Each text in a file of its own, one sentence a line."""
     for number, lines in enumerate(texts):
         write_lines(folder / str(number), (clean(line)[0].replace("\t", " ") for line in lines))

@@ -15,6 +15,7 @@ import numpy as np
 from fairseq_diverse.support.files import read_lines
 from fairseq_diverse.support.languages import TOKENIZERS, base_language
 
+Lines = Sequence[str]  # of a text
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 # A line of fairseq-generate, perhaps after a progress bar: S-7 <tab> source, H-7 or D-7 <tab> score <tab> hypothesis
 GENERATED = re.compile(r"(?:^|[^\w-])([SHD])-(\d+)\t([^\t]*)(?:\t(.*))?$")
@@ -82,7 +83,7 @@ class Result:
         return cls(combine(counts.sum(0)), signature, counts, combine)
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], language: str = "", lowercase: bool = False) -> Scores:
+def score(hypotheses: Lines, references: Lines, language: str = "", lowercase: bool = False) -> Scores:
     """BLEU, chrF2, TER and length ratio of detokenized text.
 
     Args:
@@ -106,17 +107,17 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
 
 def sacrebleu_result(
     name: str,
-    hypotheses: Sequence[str],
-    references: Sequence[str],
+    hypotheses: Lines,
+    references: Lines,
     language: str,
     lowercase: bool = False,
-    others: Sequence[Sequence[str]] = (),
+    others: Sequence[Lines] = (),
 ) -> Result:
     """``bleu``, ``chrf`` or ``ter`` by itself; arguments and errors as for `score`; ``others``: further references."""
     return result_by(sacrebleu_metric(name, language, lowercase), hypotheses, references, *others)
 
 
-def result_by(metric: Any, hypotheses: Sequence[str], *references: Sequence[str], note: str = "") -> Result:
+def result_by(metric: Any, hypotheses: Lines, *references: Lines, note: str = "") -> Result:
     """The score by a metric of sacreBLEU's; ``note`` ends its signature."""
     statistics = metric._extract_corpus_statistics(list(hypotheses), list(map(list, references)))
     signature = f"{metric.get_signature()}{note}"  # complete once there were references
@@ -181,7 +182,7 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
     return text
 
 
-def marks(lines: Sequence[str]) -> set[str]:
+def marks(lines: Lines) -> set[str]:
     """What shows that lines are in subwords or in tokens, in words; empty for text."""
     from fairseq_diverse.preparation.subwords import SPACE_MARK
     from fairseq_diverse.preparation.tokens import spaced_stops
@@ -194,24 +195,24 @@ def marks(lines: Sequence[str]) -> set[str]:
     return found
 
 
-def quoted(lines: Sequence[str]) -> int:
+def quoted(lines: Lines) -> int:
     """The number of lines with quotes or apostrophes of typography, such as \u201e or \u2019."""
     return sum(not QUOTES.isdisjoint(line) for line in lines)
 
 
-def has_columns(lines: Sequence[str]) -> bool:
+def has_columns(lines: Lines) -> bool:
     """Whether every line with text has a tab."""
     texts = [line for line in lines if line.strip()]
     return bool(texts) and all("\t" in line for line in texts)
 
 
-def composed(lines: Sequence[str]) -> tuple[list[str], int]:
+def composed(lines: Lines) -> tuple[list[str], int]:
     """The lines with a letter and its accents as one character where there is one (NFC), and how many lines changed."""
     shown = [unicodedata.normalize("NFC", line) for line in lines]
     return shown, sum(map(str.__ne__, lines, shown))
 
 
-def unseen(lines: Sequence[str], others: Sequence[str]) -> dict[str, int]:
+def unseen(lines: Lines, others: Lines) -> dict[str, int]:
     """Characters that no eye tells from others, or from nothing, and the number of lines with them, where the others
     have them in less than half as many lines; spaces are none, at which all metrics split."""
     here, there = (Counter(c for line in side for c in set(line) if c > "~" and _unseen(c)) for side in (lines, others))
@@ -224,7 +225,7 @@ def _unseen(letter: str) -> bool:
     return bool(alike) or unicodedata.category(letter) == "Cf"
 
 
-def language_by_script(lines: Sequence[str]) -> str:
+def language_by_script(lines: Lines) -> str:
     """The code of the language of ``SCRIPTS`` that most letters are of; empty where there is none."""
     text = "".join(lines)
     counts = {language: len(script.findall(text)) for language, script in SCRIPTS.items()}

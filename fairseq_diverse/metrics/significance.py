@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+Combine = Callable[[np.ndarray], float]  # a score from the sums of counts
 RESAMPLES = 10_000
 TRIALS = 10_000  # of approximate randomization, as in sacreBLEU
 SEED = 12345  # sacreBLEU's
@@ -33,9 +34,7 @@ def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, 
     return float(difference.mean()), float(error), float(ttest_rel(system, baseline).pvalue)
 
 
-def resampled(
-    statistics: np.ndarray, combine: Callable[[np.ndarray], float], resamples: int = RESAMPLES, seed: int = SEED
-) -> np.ndarray:
+def resampled(statistics: np.ndarray, combine: Combine, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
     """(resamples,) scores of as many sentences, drawn with replacement: the same ones for every system.
 
     Args:
@@ -81,11 +80,7 @@ def _draws(sentences: int, resamples: int, seed: int) -> list[np.ndarray]:
 
 
 def randomization_p_value(
-    baseline: np.ndarray,
-    system: np.ndarray,
-    combine: Callable[[np.ndarray], float],
-    trials: int = TRIALS,
-    seed: int = SEED,
+    baseline: np.ndarray, system: np.ndarray, combine: Combine, trials: int = TRIALS, seed: int = SEED
 ) -> float:
     """Two-sided p-value of a difference by approximate randomization: each trial swaps sentences at random.
 
@@ -106,7 +101,7 @@ def randomization_p_value(
     return (1 + int(as_large)) / (trials + 1)
 
 
-def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Callable[[np.ndarray], float]) -> float:
+def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Combine) -> float:
     """Two-sided p-value of a difference by the sign test: which sentences raise the corpus score of the baseline?
 
         f(i) = score of the baseline's sentences with the system's in place of sentence i,  against the baseline's score

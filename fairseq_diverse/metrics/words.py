@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.metrics.scores import Result, result_by, sacrebleu_metric
+from fairseq_diverse.metrics.scores import Lines, Result, result_by, sacrebleu_metric
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.support.languages import TOKENIZERS, base_language
@@ -57,7 +57,7 @@ def check_language(language: str) -> None:
     raise ValueError(f"--language {language}: not a known language code; {meant}")
 
 
-def multi_bleu(hypotheses: Sequence[str], references: Sequence[str], compounds: bool = False) -> Result:
+def multi_bleu(hypotheses: Lines, references: Lines, compounds: bool = False) -> Result:
     """BLEU of tokenized text, from 0 to 100, as multi-bleu.perl of Moses has it: cased, without smoothing; by sacreBLEU
     with ``tokenize=none`` and ``smooth_method=none``. ``compounds``: split words at hyphens first (`split_compounds`).
     """
@@ -77,7 +77,7 @@ def split_compounds(line: str) -> str:
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
 
 
-def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+def word_error_rate(hypotheses: Lines, references: Lines) -> Result:
     """Substitutions, deletions and insertions by words of the references, times 100, of all sentences; by jiwer."""
     jiwer = _package("jiwer")
     counts = []
@@ -87,7 +87,7 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Res
     return Result.of(counts, ratio, f"jiwer {version('jiwer')}")
 
 
-def ter_of_li2022(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+def ter_of_li2022(hypotheses: Lines, references: Lines) -> Result:
     """What Li and Luo (2022) call WER: TER (pyter's), edits with shifts by words of the references, times 100.
 
     Of the tokens, with case, by sacreBLEU; the paper's package pyter sometimes misses the shortest way to the
@@ -98,7 +98,7 @@ def ter_of_li2022(hypotheses: Sequence[str], references: Sequence[str]) -> Resul
     return result_by(TER(case_sensitive=True), hypotheses, references)
 
 
-def rouge_l(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+def rouge_l(hypotheses: Lines, references: Lines) -> Result:
     """Mean of the sentences' ROUGE-L, times 100; by pycocoevalcap.
 
         F = (1 + b^2) P R / (R + b^2 P),   P = LCS / |hypothesis|,  R = LCS / |reference|,  b = 1.2
@@ -110,7 +110,7 @@ def rouge_l(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
     return mean_of(100 * np.array(scores), f"pycocoevalcap {version('pycocoevalcap')}|beta:1.2")
 
 
-def cider(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+def cider(hypotheses: Lines, references: Lines) -> Result:
     """Mean of the sentences' CIDEr-D, from 0 to 10; by pycocoevalcap.
 
     Source: Vedantam et al. (2015): clipped cosine of tf-idf vectors of 1- to 4-grams, with a penalty for unequal

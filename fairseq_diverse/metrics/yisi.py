@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_diverse.metrics.scores import Result
+from fairseq_diverse.metrics.scores import Lines, Result
 from fairseq_diverse.metrics.words import mean_of
 from fairseq_diverse.support.installed import install, needed
 
@@ -39,7 +39,7 @@ MODEL = "FAIRSEQ_DIVERSE_YISI_MODEL"  # variable with the folder of YiSi-1's mod
 NOTE = "contextual embeddings not compared with the C++ program"
 
 
-def yisi_0(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+def yisi_0(hypotheses: Lines, references: Lines) -> Result:
     """YiSi-0 of tokenized lines, times 100: similar words have a long substring in common."""
     weights = UnitWeights([line.split() for line in references])
     scores = []
@@ -61,7 +61,7 @@ def use_model(folder: Path) -> None:
     os.environ[MODEL] = str(folder.resolve())
 
 
-def yisi_1(hypotheses: Sequence[str], references: Sequence[str], model: Path | None, layer: int = -1) -> Result:
+def yisi_1(hypotheses: Lines, references: Lines, model: Path | None, layer: int = -1) -> Result:
     """YiSi-1 of raw lines, times 100, with the embeddings of a model for transformers; longer sentences are cut.
 
     Args:

@@ -503,12 +503,7 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
     config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": {"size": 30, "threshold": 3}})
     prepare_module.prepare(config, raw, tmp_path / "fresh")
     calls = []
-    where = {
-        "tokenize": prepare_module,
-        "_apply_truecaser": texts,
-        "_apply": texts,
-        "binarize": prepare_module,
-    }
+    where = {"tokenize": prepare_module, "_apply_truecaser": texts, "_apply": texts, "binarize": prepare_module}
     for name, place in where.items():
         step = getattr(place, name)
         monkeypatch.setattr(place, name, lambda *a, name=name, step=step: (calls.append(name), step(*a))[1])
