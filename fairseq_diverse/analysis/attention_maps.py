@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +16,7 @@ from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, 
 from fairseq_diverse.models.extras import AttentionMaps
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import new_figure, set_names, set_note, set_title
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import Figure, new_figure, set_names, set_note, set_title
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +218,7 @@ def draw_panels(
     keys: Labels,
     title: str,
     axes: tuple[str, str] = ("query", "key"),
-) -> "Figure":
+) -> Figure:
     """Draw maps of one sentence pair; maps of one kind share a colour scale, which a colour bar shows.
 
     The scale goes from 0 to the largest weight. If that is an outlier (``OUTLIER``), such as the 1 of a decoder's first

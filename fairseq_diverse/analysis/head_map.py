@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,7 @@ from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.installed import install, needed
-from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import STYLES, Figure, legend_above, new_figure
 
 MOST_NUMBERS = 8  # heads of a model up to which every cosine is printed in its cell
 
@@ -72,7 +69,7 @@ def mean_cosine(heads: Tensor) -> float:
     return float(cosines(heads).nanmean())
 
 
-def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
+def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> Figure:
     """Draw the heads of all models in one t-SNE (Li et al., 2021, Fig. 3), and each model's matrix of cosines.
 
     Read similarities from the matrices: where a few points lie in a t-SNE depends on its seed. The diagonal, each head

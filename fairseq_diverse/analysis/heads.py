@@ -1,7 +1,7 @@
 """Statistics of the encoder's heads, and how different the heads of every attention are."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,7 @@ from fairseq_diverse.attention.relations import place_trees
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, layer_counts
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import Figure, panels
 
 FIGURES = ("confidence", "syntactic attention", "redundant", "importance", "previous", "next", "rarest")
 Share = tuple[Tensor, Tensor | int]  # (layers, H) sums, and of how many
@@ -159,7 +156,7 @@ def _of_batch(
         yield name, (torch.stack([of_layer[name][0] for of_layer in of_layers]), count)
 
 
-def draw_figures(figures: dict[str, Tensor]) -> "Figure":
+def draw_figures(figures: dict[str, Tensor]) -> Figure:
     """One panel per statistic: layers as rows, heads as columns, values in the cells."""
     layers, heads = next(iter(figures.values())).shape
     figure, axes = panels(len(figures), len(figures) * (0.45 * heads + 1.2), 0.4 * layers + 1.4)

@@ -1,19 +1,15 @@
 """The distribution of sentence lengths of training sets, drawn."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairseq_diverse.support.pictures import STYLES, legend_above, panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import STYLES, Figure, legend_above, panels
 
 MOST_BARS = 60
 
 
-def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> "Figure":
+def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     """A panel a training set: source lengths as bars, target lengths as a line, the mean of the source dashed (Li and
     Luo, 2022, Fig. 3); ``found``: tokens of every source and target sentence, by name."""
     figure, axes = panels(len(found), max(4.8, 4.2 * len(found)), 3.4)

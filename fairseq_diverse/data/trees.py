@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +28,7 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, iterate_lines
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable
-from fairseq_diverse.syntax.trees import Dependencies, fitted, local_phrases, read_brackets, read_conllu
-
-if TYPE_CHECKING:
-    from nltk import Tree
+from fairseq_diverse.syntax.trees import Dependencies, Tree, fitted, local_phrases, read_brackets, read_conllu
 
 ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
 KINDS = ("dependency", "constituency")
@@ -159,7 +156,7 @@ class Mismatch(Exception):
         self.kind = kind
 
 
-def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | None, tree: "Tree | None") -> np.ndarray:
+def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | None, tree: Tree | None) -> np.ndarray:
     """(words, 5) int32, the ``ROW`` of each word of a sentence, of its subwords (see ``words_of``) and its trees, or
     None; see ``fitted`` for the graph. Raises ``Mismatch``: a tree has other words."""
     words, counts = words_of(pieces, subwords)

@@ -1,12 +1,9 @@
 """Accuracy of classifiers, and its plot by length."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from fairseq_diverse.support.pictures import STYLES, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import STYLES, Figure, new_figure
 
 
 class Accuracy(NamedTuple):
@@ -32,7 +29,7 @@ def pooled(parts: Iterable[Accuracy]) -> Accuracy:
     return Accuracy([sum(counts) for counts in zip(*classes, strict=True)], "".join(hits))
 
 
-def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]], trained: int) -> "Figure":
+def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]], trained: int) -> Figure:
     """Accuracy by number of operators, one curve per model, and the majority-class accuracy (Li et al., 2021, Fig. 4).
     ``found``: by model, the accuracies of ``lengths`` operators; ``trained``: most operators in training, drawn as a
     line.

@@ -19,6 +19,8 @@ from fairseq_diverse.support.tables import latex, readable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+else:  # a second of matplotlib, which only drawing needs
+    Figure = Any
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +105,7 @@ def _plotting() -> Any:
     return matplotlib
 
 
-def new_figure(width: float, height: float, dpi: float | None = None) -> "Figure":
+def new_figure(width: float, height: float, dpi: float | None = None) -> Figure:
     """An empty figure, in inches; on paper of its width.
 
     Raises:
@@ -142,13 +144,13 @@ def _scale() -> float:
     return float(rcParams["font.size"]) / 10
 
 
-def set_title(figure: "Figure", text: str) -> None:
+def set_title(figure: Figure, text: str) -> None:
     """Above all panels, in lines that fit."""
     if PAPER.get().titles:
         figure.suptitle(in_lines(text, 0.8 * figure.get_figwidth()), fontsize="medium")
 
 
-def set_note(figure: "Figure", text: str) -> None:
+def set_note(figure: Figure, text: str) -> None:
     """Below all panels, in lines that fit."""
     figure.supxlabel(in_lines(text, figure.get_figwidth()), fontsize="small")
 
@@ -159,7 +161,7 @@ def in_lines(text: str, inches: float) -> str:
     return "\n".join(textwrap.fill(line, most) for line in text.split("\n"))
 
 
-def legend_above(figure: "Figure") -> None:
+def legend_above(figure: Figure) -> None:
     """One legend above all panels, with the labels of the first."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     inches = (0.6 + 0.09 * max(map(len, labels), default=0)) * _scale()  # a name
@@ -167,7 +169,7 @@ def legend_above(figure: "Figure") -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
 
 
-def save_figure(figure: "Figure", out: Path) -> None:
+def save_figure(figure: Figure, out: Path) -> None:
     """Write it atomically, in the format of the name's ending; warn about characters that no font has.
 
     Raises:
@@ -177,7 +179,7 @@ def save_figure(figure: "Figure", out: Path) -> None:
         _draw(figure, file, out.suffix[1:], str(out))
 
 
-def as_svg(figure: "Figure") -> bytes:
+def as_svg(figure: Figure) -> bytes:
     """The picture, without the date; warns as `save_figure`."""
     buffer = io.BytesIO()
     _draw(figure, buffer, "svg", "picture", metadata={"Date": None})
@@ -189,7 +191,7 @@ def set_names(place: Any, names: Sequence[str], **style: Any) -> None:
     place.set_ticks(range(len(names)), list(map(readable, names)), **style)
 
 
-def _draw(figure: "Figure", file: IO[bytes], form: str, name: str, **options: Any) -> None:
+def _draw(figure: Figure, file: IO[bytes], form: str, name: str, **options: Any) -> None:
     from matplotlib import get_cachedir, rcParams
     from matplotlib.text import Text
     from matplotlib.ticker import FixedLocator

@@ -4,14 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.syntax.escapes import comparable
-from fairseq_diverse.syntax.trees import ROOTS, read_brackets
-
-if TYPE_CHECKING:
-    from nltk import Tree
+from fairseq_diverse.syntax.trees import ROOTS, Tree, read_brackets
 
 PUNCTUATION = (",", ":", "``", "''", ".")
 
@@ -39,7 +36,7 @@ class Brackets(NamedTuple):
         return 200 * self.matched / max(self.gold + self.parsed, 1)
 
 
-def compare(gold: "Tree", parsed: "Tree") -> Brackets:
+def compare(gold: Tree, parsed: Tree) -> Brackets:
     """Brackets of a parsed tree that are gold, with equal label, first and last word.
 
     As evalb with COLLINS.prm: without the label above the sentence (TOP, ROOT, S1), tags, functions (NP-SBJ is NP) and
@@ -58,7 +55,7 @@ def compare(gold: "Tree", parsed: "Tree") -> Brackets:
     return Brackets((sides[0] & sides[1]).total(), sides[0].total(), sides[1].total())
 
 
-def _brackets(tree: "Tree", places: list[int]) -> Iterable[tuple[str, int, int]]:
+def _brackets(tree: Tree, places: list[int]) -> Iterable[tuple[str, int, int]]:
     """Label, first word and last + 1 of every phrase; ``places``: words that count before each word."""
     todo: list[tuple[Tree, int]] = [(tree, 0)]
     while todo:

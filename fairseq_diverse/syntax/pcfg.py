@@ -11,17 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped
-from fairseq_diverse.syntax.trees import ROOTS, read_brackets
-
-if TYPE_CHECKING:
-    from nltk import Tree
+from fairseq_diverse.syntax.trees import ROOTS, Tree, read_brackets
 
 HORIZONTAL, VERTICAL = 1, 1  # sisters and ancestors in a label, as in ``nltk.Tree.chomsky_normal_form``
 RARE = 5  # times that a word is seen; its ending also counts then
@@ -45,7 +42,7 @@ class Grammar(msgspec.Struct, forbid_unknown_fields=True):
     words: Annotated[dict[str, dict[str, Count]], msgspec.Meta(min_length=1)]  # word -> tag -> times
 
 
-def grammar_of(trees: Iterable["Tree"]) -> Grammar:
+def grammar_of(trees: Iterable[Tree]) -> Grammar:
     """The counts of trees, which are changed. Raises ``ValueError``: a word has a sister, or hundreds of phrases have
     one parent; names the tree by its number."""
     roots, rules, words = Counter[str](), Counter[tuple[str, ...]](), dict[str, Counter[str]]()

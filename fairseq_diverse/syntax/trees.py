@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_diverse.support.files import iterate_lines
 from fairseq_diverse.support.installed import install, needed
@@ -17,6 +17,8 @@ from fairseq_diverse.syntax.escapes import comparable
 
 if TYPE_CHECKING:
     from nltk import Tree
+else:  # it may not be installed
+    Tree = Any
 
 RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 NOT_A_WORD = re.compile(r"[0-9]+(-|\.)[0-9]+")  # CoNLL-U's multiword ranges and empty nodes
@@ -145,7 +147,7 @@ def usable_heads(heads: list[str]) -> list[int] | None:
     return indices
 
 
-def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["Tree | None"]:
+def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator[Tree | None]:
     """Read the trees of a PTB file, one per line, or each on several, as treebanks have them.
 
     Empty elements (``(-NONE- *)``) are left out. None stands for an empty line (in a file with trees on several lines
@@ -201,7 +203,7 @@ def _bracketed(lines: Iterable[str]) -> Iterator[tuple[int, str, bool]]:
     yield from ((first + n, part, False) for n, part in enumerate(kept))
 
 
-def _without_empty(node: "Tree") -> "Tree | None":
+def _without_empty(node: Tree) -> Tree | None:
     """A tree without empty elements and the phrases that consist of them alone."""
     if node.label() == "-NONE-":
         return None
@@ -216,7 +218,7 @@ def _unmarked(text: str) -> str:
     return text.replace(BACKSLASH, "\\")
 
 
-def local_phrases(tree: "Tree") -> Phrases:
+def local_phrases(tree: Tree) -> Phrases:
     """The local phrase and the layer of every word.
 
     The local phrase is the span of the word's lowest ancestor that has more than one word; in a tree of one word it is
@@ -233,7 +235,7 @@ def local_phrases(tree: "Tree") -> Phrases:
     """
     rows: list[tuple[int, int, int]] = []
 
-    def visit(node: "Tree | str", depth: int, phrase: tuple[int, int] | None) -> None:
+    def visit(node: Tree | str, depth: int, phrase: tuple[int, int] | None) -> None:
         first = len(rows)
         if isinstance(node, str):
             rows.append((*(phrase or (first, first + 1)), depth))
