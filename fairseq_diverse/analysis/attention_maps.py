@@ -93,12 +93,7 @@ def by_words(maps: Tensor, queries: Labels, keys: Labels) -> Tensor:
 
         W[i, j] = 1/|i|  sum_{t in i} sum_{s in j} weights[t, s]
 
-    Args:
-        maps: (..., T, S) weights.
-        queries, keys: of T and S subwords.
-
-    Returns:
-        (..., queries, keys); rows that sum to 1 still do.
+    (..., T, S) -> (..., queries, keys); rows that sum to 1 still do.
     """
     rows = torch.stack([row.mean(-2) for row in maps.split(queries.sizes, -2)], -2)
     return torch.stack([column.sum(-1) for column in rows.split(keys.sizes, -1)], -1)
@@ -144,10 +139,9 @@ def encode_pair(
         target_pieces = [task.target_dictionary[i] for i in target_ids]
         longest = min(2 * len(source_ids) + 10, limits["target"] - 1)
         if len(target_ids) > longest:  # with </s>, which the generator puts there
-            logger.warning(
-                f"warning: the translation was ended after {longest} subwords, 2 for each of the source and 10: the "
-                "model has learned too little, or goes on for long; --target TEXT draws another"
-            )
+            ended = f"the translation was ended after {longest} subwords, 2 for each of the source and 10"
+            why = "the model has learned too little, or goes on for long; --target TEXT draws another"
+            logger.warning(f"warning: {ended}: {why}")
     else:
         target_pieces, target_ids = encode("target", target)
 

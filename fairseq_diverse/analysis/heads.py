@@ -133,7 +133,6 @@ def _of_batch(
     counts: Tensor,
     limit: int,
 ) -> Iterator[tuple[str, Share]]:
-    """The encoder's figures, layer by layer."""
     tokens = sample["net_input"]["src_tokens"]
     valid = tokens != dictionary.pad()
     relation = None

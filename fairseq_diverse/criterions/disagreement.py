@@ -17,6 +17,7 @@ from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.support.errors import UserError
 
 NOT_MEASURED = "--arch: disagreement needs a model that measures its heads, such as diverse_transformer"
+TERMS_HELP = "terms to add to the loss, comma-separated: subspace, position, output, difference"
 WEIGHT_HELP = (
     "weight of the terms (lambda in the paper), at least 0, of their mean over the components; or one for each "
     "component, such as encoder:1,cross:0.5,decoder:0.5, whose means are then added"
@@ -31,10 +32,7 @@ CENTRE_HELP = (
 class DisagreementConfig:
     """Flags of the regularizer; the dataclass of a criterion inherits them."""
 
-    disagreement: str = field(
-        default="output",
-        metadata={"help": "terms to add to the loss, comma-separated: subspace, position, output, difference"},
-    )
+    disagreement: str = field(default="output", metadata={"help": TERMS_HELP})
     disagreement_on: str = field(
         default="encoder,cross,decoder", metadata={"help": "placement of disagreement regularization"}
     )

@@ -125,7 +125,6 @@ def binarize(
 
 
 def _rows(text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Iterator[np.ndarray]:
-    """``sentence_rows`` of every line of the text."""
     paths = {"dependency": dependency, "constituency": constituency}
     readers = ((dependency, read_conllu), (constituency, read_brackets))
     sentences: dict[Path, Iterator[Any]] = {path: reader(path) for path, reader in readers if path}

@@ -138,7 +138,6 @@ def _check_sources(sources: Lines | None, references: Lines) -> None:
 
 
 def _mean(name: str, scores: Sequence[float], references: Lines, signature: str) -> Result:
-    """Of the scores of sentences, of which tests can take any."""
     if len(scores) != len(references):
         raise ValueError(f"{name} printed {len(scores)} scores for {len(references)} sentences")
     return Result.of(np.stack([np.array(scores), np.ones(len(scores))], axis=1), ratio, signature)

@@ -159,10 +159,8 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
         raise ValueError(f"{path}: empty file")
     if not any(match and match[1] == "H" for match in map(GENERATED.search, lines)):
         if all(map(COLUMNS.match, lines)):
-            raise ValueError(
-                f"{path}: lines with a number and a score, not text; give the whole output of fairseq-generate, or the "
-                "last column, in the order of the references"
-            )
+            todo = "give the whole output of fairseq-generate, or the last column, in the order of the references"
+            raise ValueError(f"{path}: lines with a number and a score, not text; {todo}")
         if has_columns(lines):
             raise ValueError(f"{path}: columns, with a tab in every line; give the one with the translations")
         return lines
@@ -201,7 +199,6 @@ def quoted(lines: Lines) -> int:
 
 
 def has_columns(lines: Lines) -> bool:
-    """Whether every line with text has a tab."""
     texts = [line for line in lines if line.strip()]
     return bool(texts) and all("\t" in line for line in texts)
 
@@ -262,8 +259,6 @@ def _complete(path: str | Path, best: dict[str, dict[int, tuple[float, str]]], k
     if missing := len(numbers) - sum(number in numbers for number in best[kind]):
         first = itertools.islice((number for number in numbers if number not in best[kind]), 5)
         shown = ", ".join(map(str, first)) + ", ..." * (missing > 5)
-        raise ValueError(
-            f"{path}: {missing} sentences have no {kind}- line ({shown}); translate all of them, with "
-            "--required-batch-size-multiple 1 and without --skip-invalid-size-inputs-valid-test"
-        )
+        flags = "with --required-batch-size-multiple 1 and without --skip-invalid-size-inputs-valid-test"
+        raise ValueError(f"{path}: {missing} sentences have no {kind}- line ({shown}); translate all of them, {flags}")
     return [best[kind][number][1] for number in sorted(best[kind])]

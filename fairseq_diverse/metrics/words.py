@@ -125,13 +125,11 @@ def cider(hypotheses: Lines, references: Lines) -> Result:
 
 
 def mean_of(scores: Sequence[float] | np.ndarray, signature: str) -> Result:
-    """The mean of sentences' scores."""
     scores = np.asarray(scores, dtype=np.float64)
     return Result.of(np.stack([scores, np.ones_like(scores)], axis=1), ratio, signature)
 
 
 def ratio(sums: np.ndarray) -> float:
-    """The first sum by the second."""
     return float(sums[0] / max(sums[1], 1.0))
 
 

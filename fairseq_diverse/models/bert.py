@@ -111,13 +111,11 @@ class DiverseBertModel(DiverseRobertaModel):
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "DiverseBertModel":
         if getattr(getattr(task, "cfg", None), "separator_token", None) is not None:
-            raise UserError(
-                "--separator-token: of RoBERTa, which has two </s> between sentences; leave it out for BERT"
-            )
+            two = "which has two </s> between sentences"
+            raise UserError(f"--separator-token: of RoBERTa, {two}; leave it out for BERT")
         return super().build_model(args, task)
 
     def register_classification_head(self, name: str, *sizes: Any, **more: Any) -> None:
-        """As in fairseq."""
         super().register_classification_head(name, *sizes, **more)
         self.classification_heads[name] = BertHead(self.classification_heads[name])
 

@@ -112,7 +112,6 @@ def parameters(
 
 
 def _name(name: str) -> str:
-    """The name here of a parameter there."""
     module, _, part = name.rpartition(".")
     for pattern, ours in NAMES.items():
         if re.fullmatch(pattern, module):

@@ -182,6 +182,5 @@ def _refuse_trees(plan: AttentionPlan) -> None:
 
 
 def _flags(cfg: TransformerConfig) -> dict[str, Any]:
-    """A model's configuration as flags with plain values."""
     sides = {f"{side}_{name}": x for side in ("encoder", "decoder") for name, x in vars(getattr(cfg, side)).items()}
     return {name: x for name, x in {**vars(cfg), **sides}.items() if x is None or isinstance(x, str | int | float)}

@@ -46,7 +46,6 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def _plain(path: str | Path, state: dict[str, Any]) -> dict[str, Any]:
-    """As ``plain_checkpoint``, of the file's state."""
     sections = _dictionary(OmegaConf.to_container(state["cfg"], enum_to_str=True))
     settings = sections["model"]
     arch = settings.get("_name") or settings.get("arch")
@@ -56,10 +55,8 @@ def _plain(path: str | Path, state: dict[str, Any]) -> dict[str, Any]:
     if flags or names:
         kinds = [f"{flag} {settings[flag.removeprefix('--').replace('-', '_')]}" for flag in flags]
         kinds = kinds or [f"the mechanism {printable(str(names))}"]
-        raise UserError(
-            f"{path}: {', '.join(kinds)} cannot go: only fairseq-diverse computes this; a model without mechanisms can "
-            "go, also if it was trained with --disagreement"
-        )
+        can = "a model without mechanisms can go, also if it was trained with --disagreement"
+        raise UserError(f"{path}: {', '.join(kinds)} cannot go: only fairseq-diverse computes this; {can}")
     own = _own_settings()
     task = settings.get("task", "translation")
     names = dict.fromkeys(("arch", "_name"), "transformer")

@@ -227,9 +227,7 @@ def load_shared(name: str | Path) -> SharedModel:
     config = read_config(folder)
     if config.get("task") in WITH_DATA:
         command = "rationales" if config["task"] == "rationales" else "accuracy"
-        raise UserError(
-            f"{folder}: its task, {config['task']}, reads the texts of its data: prepare them, then "
-            f"`fairseq-diverse {command} --checkpoint {folder} --data DATA`"
-        )
+        todo = f"prepare them, then `fairseq-diverse {command} --checkpoint {folder} --data DATA`"
+        raise UserError(f"{folder}: its task, {config['task']}, reads the texts of its data: {todo}")
     (model,), _, task = load_models([folder], folder)
     return SharedModel(folder, model.eval(), task, config)

@@ -113,7 +113,6 @@ def rows(words: list[str]) -> list[int]:
 
 
 def _name(name: str) -> str:
-    """The name here of a parameter there."""
     side, _, rest = name.partition(".")
     if rest == "final_layer_norm.weight":
         return f"{side}.layer_norm.weight"

@@ -182,10 +182,8 @@ def _files(given: Any) -> dict[str, Any]:
         allowed = "letters, digits and . _ + - only"
         raise ValueError(f"files: test: {wrong[0]!r} cannot be the name of a test set: {allowed}")
     if len(set(names)) < len(names) or {"train", "valid"} & set(names) or "test" in names[1:]:
-        raise ValueError(
-            f"files: test: {', '.join(names)}: the names of test sets (a prefix without folders) must differ from each "
-            "other and from train, valid and test"
-        )
+        must = "must differ from each other and from train, valid and test"
+        raise ValueError(f"files: test: {', '.join(names)}: the names of test sets (a prefix without folders) {must}")
     return _section("files", {**given, "test": tests[0]}, defaults) | {"test": tests}
 
 

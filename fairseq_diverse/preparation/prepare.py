@@ -135,7 +135,6 @@ def _wanted(config: DataConfig, read: Mapping[str, Path], encoding: Encoding | N
 
 
 def _record(config: DataConfig, text: Path, made: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
-    """The contents of ``preprocess.json``."""
     kinds = [*product(("", "tok.", "bpe."), config.languages)]  # cleaned, tokenized, in subwords
     others = [split for split in config.splits if split not in ("train", "valid")]
     tests = [[text / f"{kind}{split}.{language}" for kind, language in kinds] for split in others]

@@ -43,10 +43,9 @@ def prepare_glue(
     bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}
     if as_text:
         if encoding is None or encoding.bpe["kind"] != "t5":
-            raise ValueError(
-                f"{PREFIX}{task.name}{AS_TEXT}: a task as text needs the subwords of a T5: --sentencepiece DIR, or "
-                f"{PREFIX}{task.name}{AS_TEXT}@DATA with data prepared with `bpe: {{kind: t5}}`"
-            )
+            name, ways = f"{PREFIX}{task.name}{AS_TEXT}", "with data prepared with `bpe: {kind: t5}`"
+            needed = f"a task as text needs the subwords of a T5: --sentencepiece DIR, or {name}@DATA {ways}"
+            raise ValueError(f"{name}: {needed}")
         sides = {side: encoding.steps | {"language": as_} for side, as_ in (("source", "input"), ("target", "label"))}
         bpe = encoding.bpe
     named = {split: split for split in files}

@@ -39,7 +39,9 @@ def recorded_makers(path: Path) -> dict[str, str]:
     """
     record = _read_object(path)
     made = record.get("parsers", _read_object(path.with_name("preprocess.json")).get("parsers"))
-    entries = {kind: made.get(kind) if isinstance(made, dict) else None for kind in _list(record.get("kinds"))}
+    kinds = record.get("kinds")
+    known = [kind for kind in KINDS if kind in kinds] if isinstance(kinds, list) else []
+    entries = {kind: made.get(kind) if isinstance(made, dict) else None for kind in known}
     return {kind: str(how.get("parser", "")) if isinstance(how, dict) else "" for kind, how in entries.items()}
 
 
@@ -77,10 +79,6 @@ def other_makers(makers: dict[str, str]) -> dict[str, str]:
 
 def _joined(makers: dict[str, str]) -> str:
     return ",".join(f"{kind}={name}" for kind, name in makers.items())
-
-
-def _list(content: Any) -> list[str]:
-    return [kind for kind in KINDS if kind in content] if isinstance(content, list) else []
 
 
 def _read_object(path: Path) -> dict[str, Any]:

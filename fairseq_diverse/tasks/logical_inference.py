@@ -71,8 +71,7 @@ class LogicalInference(ClassificationTask):
         random.Random(self.cfg.valid_seed).shuffle(pairs)
         valid = len(pairs) // VALID_RATIO
         if not valid:
-            raise UserError(
-                f"{folder}: {len(pairs)} training pairs with --train-operators {self.cfg.train_operators}: too few, "
-                f"since one in {VALID_RATIO} is for validation; raise the flag or write more pairs"
-            )
+            few = f"{len(pairs)} training pairs with --train-operators {self.cfg.train_operators}: too few"
+            todo = "raise the flag or write more pairs"
+            raise UserError(f"{folder}: {few}, since one in {VALID_RATIO} is for validation; {todo}")
         return pairs[:valid] if split == "valid" else pairs[valid:]

@@ -87,10 +87,8 @@ class Rationales(ClassificationTask):
         left = self.cfg.max_positions - len(self.encode(query, ["a"])[0]) + len(self.subwords("a"))
         ends = itertools.accumulate(len(self.subwords(word)) for word in words)
         if not (count := sum(end <= left for end in ends)):
-            raise UserError(
-                f"--max-positions {self.cfg.max_positions}: no word of the document fits beside the query "
-                f"{' '.join(query)[:60]!r}; give more, as many as the encoder has"
-            )
+            none = f"no word of the document fits beside the query {' '.join(query)[:60]!r}"
+            raise UserError(f"--max-positions {self.cfg.max_positions}: {none}; give more, as many as the encoder has")
         return count
 
     def dataset_of(self, texts: Sequence[Text], labels: Sequence[int], shuffle: bool = False) -> WordsDataset:

@@ -20,10 +20,8 @@ class SpanCorruptionTask(SpanMaskedLMTask):
         """As in fairseq. Raises ``UserError``: the dictionary has no sentinels, or too few for so long texts."""
         cfg, last = self.cfg, self.dictionary[len(self.dictionary) - 1]
         if last != "<extra_id_0>":
-            raise UserError(
-                f"{cfg.data}/dict.txt: the last word is {last}, not the sentinel <extra_id_0>; prepare the text with "
-                "`bpe: {kind: t5}` or the subwords of a T5"
-            )
+            todo = "prepare the text with `bpe: {kind: t5}` or the subwords of a T5"
+            raise UserError(f"{cfg.data}/dict.txt: the last word is {last}, not the sentinel <extra_id_0>; {todo}")
         if (spans := round(cfg.noise_density * cfg.tokens_per_sample / cfg.mean_noise_span_length)) > SENTINELS:
             found = f"has {spans} spans, but there are {SENTINELS} sentinels"
             raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample}: {found}")

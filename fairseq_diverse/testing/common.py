@@ -65,7 +65,6 @@ def attention_at(model: Any, component: str) -> StagedAttention:
 
 
 def architecture(flags: Flags) -> Flags:
-    """Of ``flags``, only the architecture, if it is given."""
     return {name: value for name, value in flags.items() if name == "arch"}
 
 

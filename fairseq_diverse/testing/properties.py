@@ -5,7 +5,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -190,10 +191,8 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
     """The largest difference between outputs before and after a new process reloads the model, one number per case."""
     built = [trained_model(flags).eval() for flags in cases]
     for key, value in (found for model in built if (found := not_finite(model.state_dict()))):
-        raise PropertyFailed(
-            f"{key}: {value:.3g} in a checkpoint would be taken for damage; keep a constant out of it by "
-            "register_buffer(..., persistent=False)"
-        )
+        todo = "keep a constant out of it by register_buffer(..., persistent=False)"
+        raise PropertyFailed(f"{key}: {value:.3g} in a checkpoint would be taken for damage; {todo}")
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         file = Path(folder, "models.pt")
         kept = zip(cases, built, strict=True)
@@ -250,21 +249,15 @@ def on_the_device(flags: Flags) -> None:
     padding, related = short_sentences()
     x = torch.randn(5, 2, 24)
     made = "a tensor is made without device=context.q.device"
-    try:
-        with torch.device("meta"):
-            steps = decode(model, component, x)
-    except RuntimeError as error:
-        _of_another_device(error, f"in decoding, {made}")
+    with _devices(f"in decoding, {made}"), torch.device("meta"):
+        steps = decode(model, component, x)
     require(all(out.value.device.type == "cpu" for out in steps), f"in decoding, {made}")
     carried: Mapping[str, Tensor] = {}
     for attention in attentions_at(model, component)[:2]:  # the second may get what the first carries
         for maps in (True, False):
             given: dict[str, Any] = {"query_padding_mask": padding, "relations": related, "carried": carried}
-            try:
-                with torch.device("meta"):
-                    out = attention.attend(x, x, x, padding, measurement=Measurement(weights=maps), **given)
-            except RuntimeError as error:
-                _of_another_device(error, made)
+            with _devices(made), torch.device("meta"):
+                out = attention.attend(x, x, x, padding, measurement=Measurement(weights=maps), **given)
             require(out.value.device.type == "cpu", made)
         on_meta = Relations(*(None if one is None else one.to("meta") for one in related))
         moved, pads = x.to("meta"), padding.to("meta")
@@ -274,15 +267,20 @@ def on_the_device(flags: Flags) -> None:
             attention.to("meta").attend(moved, moved, moved, pads, **given)
         except Exception as error:  # else it looks at values or at the kind of device, which meta has not
             if re.search("same device|expected device|two devices", str(error)):
-                _of_another_device(error, "a tensor does not move with the module: keep it by register_buffer")
+                with _devices("a tensor does not move with the module: keep it by register_buffer"):
+                    raise
 
 
-def _of_another_device(error: Exception, problem: str) -> None:
-    """Raise ``PropertyFailed`` if an error is about devices, else the error."""
-    reason = " ".join(str(error).split())[:160]
-    if "device" in reason or "meta" in reason:
-        raise PropertyFailed(f"{problem}: {reason}") from error
-    raise error
+@contextmanager
+def _devices(problem: str) -> Iterator[None]:
+    """Make an error about devices a ``PropertyFailed``."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:160]
+        if "device" in reason or "meta" in reason:
+            raise PropertyFailed(f"{problem}: {reason}") from error
+        raise
 
 
 def attention_dropout(flags: Flags) -> None:
@@ -659,7 +657,6 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
 
 
 def _acts(flags: Flags, without: Flags | None = None) -> bool:
-    """Whether ``has_an_effect`` holds."""
     try:
         has_an_effect(flags, without)
     except PropertyFailed:
