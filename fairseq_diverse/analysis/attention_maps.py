@@ -38,8 +38,7 @@ def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on
 
     Returns:
         ``{(component, layer): (H, B, T, S)}``. Rows of real queries sum to 1 (differential attention: to 1 - lambda;
-        another ``normalize``: to what it gives).
-        For interacting heads: the mean over the heads of the keys (``interacting_weights``).
+        another ``normalize``: to what it gives). For interacting heads: the mean over the heads of the keys.
 
     Raises:
         UserError: the model does not have the placement.

@@ -19,19 +19,11 @@ MOST_NUMBERS = 8  # heads of a model up to which every cosine is printed in its 
 
 
 def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int) -> Tensor:
-    """The mean output of every encoder head.
+    """The mean output (H, D) of every encoder head, over batches of a task; sets the model to evaluation mode.
 
         mean over layers and real tokens t of  O_h[t],    O_h the head's output before the heads are combined
 
     Source: Li et al. (2021), section 4.1.2.3.
-
-    Args:
-        model: is set to evaluation mode.
-        samples: batches of the task.
-        padding: index of the padding symbol.
-
-    Returns:
-        (H, D).
 
     Raises:
         UserError: the data have no sentence, or the outputs of the layers differ in width.
@@ -73,10 +65,8 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> Figure:
     """Draw the heads of all models in one t-SNE (Li et al., 2021, Fig. 3), and each model's matrix of cosines.
 
     Read similarities from the matrices: where a few points lie in a t-SNE depends on its seed. The diagonal, each head
-    with itself, is left out. All matrices share one colour scale, from -m to m, m the largest absolute cosine.
-
-    Args:
-        heads: model -> (H, D), with equal D.
+    with itself, is left out. All matrices share one colour scale, from -m to m, m the largest absolute cosine. The
+    heads of each model are (H, D), with equal D.
 
     Raises:
         UserError: matplotlib or scikit-learn is not installed, widths differ, or there are fewer than three heads.

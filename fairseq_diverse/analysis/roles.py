@@ -61,10 +61,8 @@ def roles(figures: dict[str, Tensor]) -> list[list[str]]:
 
     Positional: for at least 90% of the queries the largest weight is on the previous token, or for as many on the next.
     Syntactic: in most sentences its attention to dependencies exceeds the gate. Rare words: for most queries the
-    largest weight is on the sentence's rarest word. Source: Zhang et al. (2021), section 3.0.2.
-
-    Args:
-        figures: name -> (layers, H), of ``inspect_heads``; ``rarest`` and ``redundant`` may be missing.
+    largest weight is on the sentence's rarest word. Source: Zhang et al. (2021), section 3.0.2. The figures, (layers,
+    H) each, are those of ``inspect_heads``; ``rarest`` and ``redundant`` may be missing.
     """
     known = {"positional": torch.maximum(figures["previous"], figures["next"]) >= POSITIONAL}
     if "redundant" in figures:

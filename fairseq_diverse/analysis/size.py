@@ -130,10 +130,7 @@ def count_flops(model: nn.Module, source_length: int, target_length: int = 0) ->
       those of mechanisms; two for a x + (1 - a) y in a mechanism.
 
     Sums, means, softmax, exponentials, logarithms and ReLU are not counted. With this rule the plain transformer has
-    the FLOPs of Wang et al. (2021), Table 5.
-
-    Args:
-        source_length, target_length: tokens, including the end-of-sentence symbol.
+    the FLOPs of Wang et al. (2021), Table 5. Lengths are in tokens, including the end-of-sentence symbol.
     """
     products = [getattr(torch.ops.aten, name) for name in PRODUCTS]
     counted: dict[Any, Any] = {

@@ -139,9 +139,6 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
     have the checkpoints' type. Tensors that share memory (tied embeddings) are averaged once and share it in ``out``.
     A checksum of the parameters is stored in ``extra_state`` and compared whenever the file is loaded.
 
-    Args:
-        paths: at least one checkpoint.
-
     Raises:
         ValueError: a checkpoint cannot be loaded, is damaged, or has other parameters, dictionaries or another seed
             than the first.

@@ -45,10 +45,7 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
 
     Source: Dunnett (1955; 1964 for the two-sided test); the power is Ramsey's (1978) per-pair power, computed as by
     power.dunnett.test of R's PMCMRplus. scipy.stats.dunnett estimates the same p from random points; here it is
-    integrated, so that it depends neither on these nor on scipy's version.
-
-    Args:
-        baseline, systems: scores, one per seed.
+    integrated, so that it depends neither on these nor on scipy's version. Scores are one per seed.
 
     Raises:
         ValueError: a side has fewer than two seeds, or a score is not finite.

@@ -36,10 +36,7 @@ def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, 
 
 def resampled(statistics: np.ndarray, combine: Combine, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
     """(resamples,) scores of as many sentences, drawn with replacement: the same ones for every system.
-
-    Args:
-        statistics, combine: of a `Result`.
-    """
+    ``statistics`` and ``combine`` are of a `Result`."""
     return np.array([combine(sums) for sums in resampled_sums(statistics, resamples, seed)])
 
 
@@ -107,12 +104,8 @@ def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Combine
         f(i) = score of the baseline's sentences with the system's in place of sentence i,  against the baseline's score
 
     Source: Collins et al. (2005), section 4.3. Sentences that leave the score as it is (1e-9) count on neither side.
-
-    Args:
-        baseline, system, combine: as of ``randomization_p_value``.
-
-    Returns:
-        p of the binomial test with probability 1/2; 1 if no sentence counts.
+    Arguments as of ``randomization_p_value``; p is that of the binomial test with probability 1/2, 1 if no sentence
+    counts.
     """
     from scipy.stats import binomtest
 

@@ -50,9 +50,7 @@ def prepare(
     Everything is written next to ``out`` and renamed at the end, so ``out`` is either complete or unchanged.
 
     Args:
-        config: the data set.
         raw: folder of the files that ``config.files`` names.
-        out: folder to write.
         strict: refuse training pairs with an empty side and lines with line separators or NUL, instead of dropping or
             fixing them.
         workers: number of processes for tokenization, segmentation and binarization.

@@ -42,11 +42,7 @@ class Dependencies(NamedTuple):
 
 
 def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Dependencies]:
-    """Read the sentences of a CoNLL-U file; multiword tokens become ``ranges``, empty nodes are skipped.
-
-    Args:
-        path: the file.
-        lines: its lines, if they were already read.
+    """The sentences of a CoNLL-U file, or of its lines; multiword tokens become ``ranges``, empty nodes are skipped.
 
     Raises:
         ValueError: a line is not CoNLL-U; names file and line.
@@ -148,15 +144,11 @@ def usable_heads(heads: list[str]) -> list[int] | None:
 
 
 def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator[Tree | None]:
-    """Read the trees of a PTB file, one per line, or each on several, as treebanks have them.
+    """Read the trees of a PTB file, or of its lines: one per line, or each on several, as treebanks have them.
 
     Empty elements (``(-NONE- *)``) are left out. None stands for an empty line (in a file with trees on several lines
     it is only a space between trees), several roots, brackets without a word, which some parsers write on failure, or
     more than ``DEEPEST`` levels.
-
-    Args:
-        path: the file.
-        lines: its lines, if they were already read.
 
     Raises:
         ValueError: a tree's brackets are not closed, or NLTK is not installed; names the file.
@@ -226,9 +218,6 @@ def local_phrases(tree: Tree) -> Phrases:
     not a phrase.
 
     Source: Zhang et al. (2021), section 4.1.2, rule 1.
-
-    Args:
-        tree: constituency tree.
 
     Returns:
         start, end, layer: one int per word, spans as [start, end).
