@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from fairseq_diverse.checkpoints.loading import (
     checksum,
@@ -144,8 +145,6 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
             than the first.
         OSError: ``out`` cannot be written.
     """
-    from tqdm import tqdm
-
     sums: dict[str, Tensor] = {}
     layout: dict[str, tuple] = {}
     words: dict[str, str] = {}

@@ -12,6 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from fairseq_diverse.preparation import Preprocessing
+from fairseq_diverse.preparation.subwords import SPACE_MARK
+from fairseq_diverse.preparation.tokens import spaced_stops
 from fairseq_diverse.support.files import read_lines
 from fairseq_diverse.support.languages import TOKENIZERS, base_language
 
@@ -167,8 +170,6 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
     best = _best_lines(path, lines)
     tokens = _complete(path, best, "H")
     if data is not None:
-        from fairseq_diverse.preparation import Preprocessing
-
         prepared = Preprocessing.load(data)
         return [prepared.decode(line, side) for line in tokens]
     text = _complete(path, best, "D") if best["D"] else tokens  # none in logs of old versions, or by grep ^H
@@ -182,9 +183,6 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
 
 def marks(lines: Lines) -> set[str]:
     """What shows that lines are in subwords or in tokens, in words; empty for text."""
-    from fairseq_diverse.preparation.subwords import SPACE_MARK
-    from fairseq_diverse.preparation.tokens import spaced_stops
-
     found = set()
     if 10 * sum("@@ " in f"{line} " or SPACE_MARK in line for line in lines) > len(lines):
         found.add("subwords")

@@ -9,6 +9,7 @@ from fairseq_diverse.host.data import write_dictionary
 from fairseq_diverse.host.starting import lighter
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
+from fairseq_diverse.preparation.glue import TASKS
 from fairseq_diverse.preparation.subwords import Subwords, t5_words
 from fairseq_diverse.preparation.wordpiece import read_vocabulary, symbols
 from fairseq_diverse.support.files import write_lines
@@ -40,8 +41,6 @@ def binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | 
 
 def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:
     """``input0``, ``input1`` and ``label`` as ``sentence_prediction`` reads them, the inputs with one dictionary."""
-    from fairseq_diverse.preparation.glue import TASKS
-
     if not encoding:
         write_dictionary((work / f"text/bpe.train.{suffix}" for suffix in config.languages), work / "text/dict.txt")
     for suffix in config.languages:
