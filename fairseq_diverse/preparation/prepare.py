@@ -11,13 +11,11 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.preparation.binarizing import binarize
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, MOSES, SCHEMA, TRUECASING, entry, read_record
 from fairseq_diverse.preparation.raw import count_sentences, file_hash, sides
-from fairseq_diverse.preparation.steps import Steps
-from fairseq_diverse.preparation.texts import segment, tokenize, truecase
+from fairseq_diverse.preparation.steps import Steps, binarize, segment, tokenize, truecase
 from fairseq_diverse.preparation.tokens import TOKENIZED, Tokens, spaced_stops
 from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.files import iterate_lines, temporary_path

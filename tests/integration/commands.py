@@ -35,7 +35,7 @@ import fairseq_diverse.cli
 import fairseq_diverse.cli.run as cli_run
 from fairseq_diverse.experiments.runs import execution
 from fairseq_diverse.host import starting
-from fairseq_diverse.preparation import binarizing
+from fairseq_diverse.preparation import steps
 from fairseq_diverse.syntax import parse
 
 USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"
@@ -138,7 +138,7 @@ def train_in_two_processes(*args: object, nccl: bool = False) -> list[str]:
 def preprocess_in_a_fork() -> Iterator[None]:
     """Let ``prepare`` start fairseq-preprocess as a fork of this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(binarizing, "run_to_end", _run_to_end)
+        patch.setattr(steps, "run_to_end", _run_to_end)
         yield
 
 

@@ -17,7 +17,7 @@ import pytest
 import sacrebleu
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.preparation import DataConfig, Preprocessing, texts
+from fairseq_diverse.preparation import DataConfig, Preprocessing, steps
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.paths import config_path
 from tests.integration.commands import cli, preprocess_in_a_fork, shared_data
@@ -503,7 +503,7 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
     config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": {"size": 30, "threshold": 3}})
     prepare_module.prepare(config, raw, tmp_path / "fresh")
     calls = []
-    where = {"tokenize": prepare_module, "_apply_truecaser": texts, "_apply": texts, "binarize": prepare_module}
+    where = {"tokenize": prepare_module, "_apply_truecaser": steps, "_apply": steps, "binarize": prepare_module}
     for name, place in where.items():
         step = getattr(place, name)
         monkeypatch.setattr(place, name, lambda *a, name=name, step=step: (calls.append(name), step(*a))[1])

@@ -22,10 +22,9 @@ from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
 from fairseq_diverse.preparation.raw import count_sentences, name_of_test, sentences, sides
-from fairseq_diverse.preparation.steps import Steps
+from fairseq_diverse.preparation.steps import Steps, _learn, _train_truecaser, _within, tokenize
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords
 from fairseq_diverse.preparation.subwords import learn as learn_from
-from fairseq_diverse.preparation.texts import _learn, _train_truecaser, _within, tokenize
 from fairseq_diverse.preparation.tokens import Tokens, clean, pattern
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.parallel import parallel_map
