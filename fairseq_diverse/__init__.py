@@ -31,13 +31,8 @@ def register() -> None:
     from fairseq_diverse.host.messages import install_error_hook
     from fairseq_diverse.host.starting import plain_optimizers
     from fairseq_diverse.models import architectures  # noqa: F401
-    from fairseq_diverse.tasks import (  # noqa: F401
-        logical_inference,
-        rationales,
-        sentence_probing,
-        text_to_text,
-        translation_with_syntax,
-    )
+    from fairseq_diverse.tasks import classification as of_classes  # noqa: F401
+    from fairseq_diverse.tasks import text_to_text, translation_with_syntax  # noqa: F401
 
     register_safe_globals()
     apply_changes()

@@ -19,7 +19,7 @@ from fairseq_diverse.data.logic import read_pairs, write_corpus
 from fairseq_diverse.metrics.accuracy import Accuracy, pooled
 from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.tasks.logical_inference import LogicalInference, LogicalInferenceConfig
+from fairseq_diverse.tasks.classification import LogicalInference, LogicalInferenceConfig
 
 SMALL = {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 4, "dropout": 0.0}
 PLACED = [

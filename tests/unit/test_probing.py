@@ -14,7 +14,7 @@ from fairseq_diverse.data.probing import GROUPS, TASKS, Example, read_probing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.tasks.sentence_probing import SentenceProbing, SentenceProbingConfig
+from fairseq_diverse.tasks.classification import SentenceProbing, SentenceProbingConfig
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
 from fairseq_diverse.toy.trees import leaf, phrase
 from tests.cases import build_model, dictionary

@@ -40,7 +40,7 @@ from fairseq_diverse.preparation.encoding import of_data
 from fairseq_diverse.preparation.eraser import prepare_eraser, read_eraser, split_name
 from fairseq_diverse.reports.rationales import page
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.tasks.rationales import Rationales, RationalesConfig
+from fairseq_diverse.tasks.classification import Rationales, RationalesConfig
 from fairseq_diverse.toy.probing import DECIDING, write_probing
 from tests.integration.commands import cli, run, shared_data
 from tests.integration.eraser_files import write_eraser
