@@ -18,8 +18,7 @@ from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_diverse.data.classification import ClassificationDataset, WordsDataset
-from fairseq_diverse.data.formulas import RELATIONS, SYMBOLS
-from fairseq_diverse.data.logic import MOST_OPERATORS, Pair, read_pairs
+from fairseq_diverse.data.logic import MOST_OPERATORS, RELATIONS, SYMBOLS, Pair, read_pairs
 from fairseq_diverse.data.probing import TASKS, read_probing
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.models.loading import load_model

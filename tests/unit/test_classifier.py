@@ -14,8 +14,7 @@ from fairseq_diverse.analysis.predictions import classified
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.criterions.classification import Classification, ClassificationWithDisagreement
 from fairseq_diverse.data.classification import ClassificationDataset
-from fairseq_diverse.data.formulas import RELATIONS
-from fairseq_diverse.data.logic import read_pairs, write_corpus
+from fairseq_diverse.data.logic import RELATIONS, read_pairs, write_corpus
 from fairseq_diverse.metrics.accuracy import Accuracy, pooled
 from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
 from fairseq_diverse.support.errors import UserError

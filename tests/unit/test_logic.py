@@ -6,16 +6,17 @@ from collections import Counter
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.data.formulas import (
+from fairseq_diverse.data.logic import (
     OPERATORS,
     RELATIONS,
     TAUTOLOGY,
     VARIABLES,
     random_formula,
+    read_pairs,
     relation,
     truth_table,
+    write_corpus,
 )
-from fairseq_diverse.data.logic import read_pairs, write_corpus
 from fairseq_diverse.support.errors import UserError
 from tests.integration.commands import shared_data
 from tests.reference import logic as reference
