@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_diverse.checkpoints.loading import (
-    checksum,
-    dictionary_digests,
-    load_checkpoint,
-    other_dictionaries,
-    save_checkpoint,
-    settings_of,
-)
+from fairseq_diverse.checkpoints import loading
 from fairseq_diverse.checkpoints.settings import printable
 
 logger = logging.getLogger(__name__)
@@ -99,7 +92,7 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
     by_update: dict[Any, Checkpoint] = {}
     higher: bool | None = None
     for path in files:
-        state = load_checkpoint(path, mmap=True, verify=False)  # what is chosen is verified when it is averaged
+        state = loading.load_checkpoint(path, mmap=True, verify=False)  # what is chosen is verified when it is averaged
         if "averaged" in (state.get("extra_state") or {}):
             continue
         try:
@@ -150,10 +143,10 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
     words: dict[str, str] = {}
     first: tuple[str, str] | None = None  # training
     for path in tqdm(paths, desc="average", unit="checkpoint", disable=None):
-        state = load_checkpoint(path, mmap=True)
+        state = loading.load_checkpoint(path, mmap=True)
         model = state["model"]
         layout = _same_layout(path, _layout(path, model), paths[0], layout)
-        if other := other_dictionaries(dictionary_digests(state), words):
+        if other := loading.other_dictionaries(loading.dictionary_digests(state), words):
             raise ValueError(f"{path}: does not fit {paths[0]}: {other}")
         seed, folder = _training(state)
         first_seed, first_folder = first = first or (seed, folder)
@@ -163,7 +156,7 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
         if folder != first_folder:
             folders = f"{path} was saved in {folder}, {paths[0]} in {first_folder}"
             logger.warning(f"warning: {folders}: the average of two trainings is no model")
-        words = dictionary_digests(state) | words
+        words = loading.dictionary_digests(state) | words
         for key, (owner, *_) in layout.items():
             if key != owner:
                 continue
@@ -181,8 +174,8 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
     for key in ("last_optimizer_state", "optimizer"):
         state.pop(key, None)
     extra = {key: value for key, value in (state.get("extra_state") or {}).items() if not key.startswith("ema")}
-    state["extra_state"] = {**extra, "averaged": [path.name for path in paths], "checksum": checksum(model)}
-    save_checkpoint(state, out)
+    state["extra_state"] = {**extra, "averaged": [path.name for path in paths], "checksum": loading.checksum(model)}
+    loading.save_checkpoint(state, out)
 
 
 def _layout(path: Path, model: Mapping[str, Tensor]) -> dict[str, tuple]:
@@ -215,7 +208,7 @@ def _same_layout(path: Path, layout: dict[str, tuple], first: Path, expected: di
 
 def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | None, bool]:
     """The value of a metric in a checkpoint (None: it holds none), and whether higher is better."""
-    settings = settings_of("checkpoint", state)
+    settings = loading.settings_of("checkpoint", state)
     extra = state.get("extra_state") or {}
     ours = settings.get("best_checkpoint_metric") == metric
     maximized = bool(settings.get("maximize_best_checkpoint_metric")) if ours else True
@@ -229,8 +222,8 @@ def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | 
 
 def _training(state: Mapping[str, Any]) -> tuple[str, str]:
     """What tells trainings apart: seed and --save-dir."""
-    settings = settings_of("common", state).get("seed"), settings_of("checkpoint", state).get("save_dir")
-    seed, folder = (printable(str(value)) for value in settings)
+    common, checkpoint = (loading.settings_of(group, state) for group in ("common", "checkpoint"))
+    seed, folder = (printable(str(value)) for value in (common.get("seed"), checkpoint.get("save_dir")))
     return seed, folder
 
 

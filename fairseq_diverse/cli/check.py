@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.name not in (*MECHANISMS, "all"):
         raise ValueError(f"{args.name}: not a mechanism; known are {', '.join(MECHANISMS)}, and all")
-    from fairseq_diverse.testing.common import defined_at
+    from fairseq_diverse.testing.properties import defined_at
 
     register_with(args.user_dir)
     names = list(MECHANISMS) if args.name == "all" else [args.name]

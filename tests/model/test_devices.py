@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.testing.common import EVERYWHERE, trained_model
+from fairseq_diverse.testing.properties import EVERYWHERE, trained_model
 from tests.cases import ALL_ON, CASES, batch, terms
 from tests.integration.commands import DEVICES
 

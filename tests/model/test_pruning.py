@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_diverse.testing.common import trained_model
+from fairseq_diverse.testing.properties import trained_model
 from tests.cases import CASES, batch, build_model
 
 KEPT = {"encoder": (1, 2), "decoder": (0, 2)}

@@ -15,7 +15,7 @@ from benchmarks.gpu_counting import Counting, count_generation
 from fairseq_diverse.attention.kernels import cpu, launching
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import Measurement
-from fairseq_diverse.testing.common import where_placed
+from fairseq_diverse.testing.properties import where_placed
 from tests.cases import ALL_ON, CASES, build_model, terms
 
 ROOT = Path(__file__).resolve().parents[2]
