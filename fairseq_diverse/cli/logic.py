@@ -7,8 +7,7 @@ Train on them with --task logical_inference.
 import argparse
 from pathlib import Path
 
-from fairseq_diverse.data.logic import RELATIONS
-from fairseq_diverse.data.logic import MOST_OPERATORS, write_corpus
+from fairseq_diverse.data.logic import MOST_OPERATORS, RELATIONS, write_corpus
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.tables import in_columns
 
