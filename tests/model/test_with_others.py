@@ -25,9 +25,10 @@ def test_each_with_every_other(name, elsewhere):
 
 def test_a_new_process_loads_them_all(monkeypatch):
     """With the same outputs, but for what a checkpoint does not keep."""
+    trained_model = properties.trained_model
 
     def changed_model(flags):
-        model = properties.trained_model(flags)
+        model = trained_model(flags)
         model.encoder.embed_scale *= 1 if flags else 2
         return model
 

@@ -141,7 +141,7 @@ def test_one_checkpoint_is_in_memory_at_a_time(three, tmp_path, monkeypatch):
         loaded.append(weakref.ref(state["model"]["encoder.first"]))
         return state
 
-    monkeypatch.setattr(averaging, "load_checkpoint", load)
+    monkeypatch.setattr(averaging.loading, "load_checkpoint", load)
     average_checkpoints(three * 2, tmp_path / "average.pt")
     assert len(loaded) == 6
 
