@@ -55,8 +55,7 @@ def effective_rank(mean: Tensor, second: Tensor) -> Tensor:
         Scalar in [1, C]: C where the heads vary alike in all directions; 0 where they do not vary.
     """
     eigenvalues = torch.linalg.eigvalsh(second - torch.outer(mean, mean))
-    noise = 1e-14 * second.trace()
-    values = eigenvalues.where(eigenvalues > noise, 0).sqrt()
+    values = eigenvalues.where(eigenvalues > 1e-14 * second.trace(), 0).sqrt()
     return torch.special.entr(values / values.sum()).sum().exp() if values.any() else values.sum()
 
 

@@ -279,8 +279,7 @@ class SyntaxDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Tensor:
         """(T, 5) integers for the subwords of a sentence and </s>: word, head, start, end, layer."""
-        rows = self.rows[index].view(-1, len(ROW)).long()
-        return project(rows, self.needed)
+        return project(self.rows[index].view(-1, len(ROW)).long(), self.needed)
 
 
 def project(rows: Tensor, needed: Sequence[str]) -> Tensor:

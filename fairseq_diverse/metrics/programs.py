@@ -76,8 +76,7 @@ def comet(hypotheses: Lines, references: Lines, sources: Lines | None, model: st
     _check_sources(sources, references)
     model = model or COMET_MODEL
     programs = {"comet-score": "unbabel-comet", "pymarian-eval": "pymarian"}
-    found = ((name, path) for name in programs if (path := shutil.which(name)))
-    name, program = next(found, ("", ""))
+    name, program = next(((name, path) for name in programs if (path := shutil.which(name))), ("", ""))
     if not program:
         raise ValueError(f"neither comet-score nor pymarian-eval is on the PATH; {COMET}")
     import torch

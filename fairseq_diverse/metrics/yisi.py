@@ -159,5 +159,4 @@ def _embed(lines: Sequence[str], network: Any, tokenizer: Any, layer: int) -> It
             outputs = network(**batch.to(network.device), output_hidden_states=True).hidden_states[layer]
         vectors = torch.nn.functional.normalize(outputs.double(), dim=-1).cpu().numpy()
         for ids, skip, rows in zip(batch["input_ids"], special.numpy(), vectors, strict=True):
-            units = tokenizer.convert_ids_to_tokens(ids[~skip].tolist())
-            yield units, rows[~skip]
+            yield tokenizer.convert_ids_to_tokens(ids[~skip].tolist()), rows[~skip]

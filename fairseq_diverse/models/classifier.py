@@ -147,8 +147,7 @@ class DiverseClassifier(DiverseModel):
         is padded only to its own longest sequence.
         """
         sizes = components(self.encoder.cfg)
-        none = dict.fromkeys(("decoder", "cross"), Component(0, 0, 0))
-        request = resolve(attention_request, sizes | none)
+        request = resolve(attention_request, sizes | dict.fromkeys(("decoder", "cross"), Component(0, 0, 0)))
         fixed = self.frozen and not [*self.pooling.parameters()]
         pool = self._pool_cached if fixed and attention_request is None else self._pool
         features, agreement = [], []

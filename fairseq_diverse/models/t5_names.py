@@ -50,8 +50,7 @@ def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
     damaged model of pieces, or no row for <s>, which T5 does not have."""
     if not (folder / PIECES).is_file():
         raise UserError(f"{folder}: no {PIECES}, the model of its subwords")
-    pieces = Subwords("t5", folder / PIECES).pieces
-    return t5_words(pieces, whole_number("vocab_size", config["vocab_size"]))
+    return t5_words(Subwords("t5", folder / PIECES).pieces, whole_number("vocab_size", config["vocab_size"]))
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:

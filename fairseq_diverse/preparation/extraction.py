@@ -145,8 +145,7 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
     """A folder with the text of every wanted member, named by its quoted path; created only if it is missing."""
     parts = [part for part in chain(*_sources(config).files.values()) if part.archive == archive.name]
     patterns = sorted({member for part in parts for member in part.members})
-    key = sha256(json.dumps([archive.name, *_identity(archive), *patterns]).encode()).hexdigest()[:16]
-    made = folder / key
+    made = folder / sha256(json.dumps([archive.name, *_identity(archive), *patterns]).encode()).hexdigest()[:16]
     if made.exists():
         return made
     work = temporary_path(made)

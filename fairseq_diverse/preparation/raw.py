@@ -58,8 +58,7 @@ def sides(raw: Path, prefix: str, endings: Sequence[str]) -> list[tuple[str, Pat
         return [(f"{prefix}.{end}", path) for end, path in zip(endings, _test_set(prefix, endings), strict=True)]
     if joint(prefix):
         return [(prefix, raw / prefix)] * 2
-    plain = [f"{prefix}.{ending}" for ending in endings]
-    compressed = ((name, raw / f"{name}.gz") for name in plain)
+    compressed = ((name, raw / f"{name}.gz") for name in [f"{prefix}.{ending}" for ending in endings])
     return [(name, raw / name if (raw / name).exists() or not gz.is_file() else gz) for name, gz in compressed]
 
 
@@ -223,6 +222,5 @@ def _text(element: Any, path: Path) -> str:
         if not isinstance(part.tag, str):
             where = f"{path}, line {part.sourceline}"
             raise ValueError(f"{where}: the entity {part.text}, which is never expanded; write it")
-        inner = part.tag.rpartition("}")[2]
-        parts += ["" if inner in CODES else _text(part, path), part.tail or ""]
+        parts += ["" if part.tag.rpartition("}")[2] in CODES else _text(part, path), part.tail or ""]
     return "".join(parts)

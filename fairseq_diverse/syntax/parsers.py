@@ -152,8 +152,7 @@ class Benepar:
         model = self.parser._parser  # its batch call is faster than Parser.parse_sents, which has no subbatches
         outputs = model.parse(inputs, return_compressed=True, subbatch_max_tokens=SUBBATCH_TOKENS)
         labels, tags = model.decoder.label_from_index, model.tag_from_index
-        both = zip(inputs, outputs, strict=True)
-        trees = (output.to_tree(one.pos(), labels, tags) for one, output in both)
+        trees = (output.to_tree(one.pos(), labels, tags) for one, output in zip(inputs, outputs, strict=True))
         return [" ".join(tree.pformat(margin=10**9).split()) + "\n" for tree in trees]
 
 

@@ -51,8 +51,7 @@ def told(error: Exception) -> str:
     stages = [inspect.unwrap(getattr(cls, stage)) for cls in MECHANISMS.values() for stage in cls.stages()]
     code = [stage.__code__ for stage in stages if hasattr(stage, "__code__")]
     own = {Path(its.co_filename).parent for its in code} - {Path(mechanisms.__file__).parent}
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame for frame in frames if Path(frame.filename).parent in own]
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent in own]
     where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines else ""
     return kind + (" ".join(str(error).split()) or "no message") + where
 
