@@ -72,6 +72,7 @@ def test_text_and_tasks_are_prepared_with_one_dictionary(folder, call):
         possible = task.words or task.labels or [f"{number}.0" for number in range(6)]
         assert set(labels) <= set(possible) and len(set(labels)) > 1
         assert read_lines(its / "text/test.label") == [""] * 12
+        assert (its / "valid1.input-label.label.bin").exists() == (name == "MNLI")  # the mismatched examples
         texts = binarized(its / "valid.input-label.label", words)
         assert [text.replace(" ", "").replace("\u2581", " ").strip() for text in texts] == labels
 
