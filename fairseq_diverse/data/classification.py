@@ -67,9 +67,8 @@ class WordsDataset(ClassificationDataset):
         """As ``ClassificationDataset``, with ``starts`` (B, W), -1 behind the last word."""
         batch = super().collater(samples)
         if batch:
-            batch["net_input"]["starts"] = data_utils.collate_tokens(
-                [self.starts[sample["id"]] for sample in samples], -1
-            )
+            starts = [self.starts[sample["id"]] for sample in samples]
+            batch["net_input"]["starts"] = data_utils.collate_tokens(starts, -1)
         return batch
 
     def batches(self, max_tokens: int) -> list[dict[str, Any]]:

@@ -174,10 +174,9 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
         return [prepared.decode(line, side) for line in tokens]
     text = _complete(path, best, "D") if best["D"] else tokens  # none in logs of old versions, or by grep ^H
     if tokens == text:
-        raise ValueError(
-            f"{path}: output of fairseq-generate, in tokens; give --data DIR, the prepared data, to undo them; for "
-            "data that `prepare` did not make, give fairseq-generate --bpe and --tokenizer, then its D- lines are text"
-        )
+        todo = "give --data DIR, the prepared data, to undo them; for data that `prepare` did not make, "
+        todo += "give fairseq-generate --bpe and --tokenizer, then its D- lines are text"
+        raise ValueError(f"{path}: output of fairseq-generate, in tokens; {todo}")
     return text
 
 

@@ -109,9 +109,7 @@ def prepare(
     for line in _summary(config, counts):
         say(line)
     folder = out / config.languages[0] if labelled else out
-    files_of = (
-        {language: f"dict.{language}.txt" for language in config.languages} if config.translates else {"": "dict.txt"}
-    )
+    files_of = {end: f"dict.{end}.txt" for end in config.languages} if config.translates else {"": "dict.txt"}
     sizes = (f"{language} {sum(1 for _ in iterate_lines(folder / name)):,}" for language, name in files_of.items())
     say(f"prepared {out}: dictionary {', '.join(map(str.strip, sizes))}; hash {record['hash'][:12]}")
     if config.translates and not config.glue:

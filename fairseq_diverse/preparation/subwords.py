@@ -139,10 +139,9 @@ def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
         limit = {"max_sentence_length": longest} if longest > LONGEST else {}  # the model records it
         options = (BPE_MODEL if kind == "sentencepiece" else T5_MODEL) | limit
         given, written = (line.replace(UNKNOWN_MARK, " ") for line in lines), io.BytesIO()
+        train = sentencepiece.SentencePieceTrainer.train
         try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=given, model_writer=written, vocab_size=size, **options
-            )
+            train(sentence_iterator=given, model_writer=written, vocab_size=size, **options)
         except (RuntimeError, OSError) as error:
             raise ValueError(f"sentencepiece cannot learn a vocabulary of {size}: {error}") from None
         model.write_bytes(written.getvalue())
