@@ -200,17 +200,16 @@ class Panel(NamedTuple):
     values: str = WEIGHT
 
 
+Rows = Sequence[Sequence[Panel | None]]
+
+
 def panel_width(keys: Labels) -> float:
     """Inches that a panel with these columns needs."""
     return max(1.5, CELL * len(keys.texts)) + 0.4
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Panel | None]],
-    queries: Labels,
-    keys: Labels,
-    title: str,
-    axes: tuple[str, str] = ("query", "key"),
+    rows: Rows, queries: Labels, keys: Labels, title: str, axes: tuple[str, str] = ("query", "key")
 ) -> Figure:
     """Draw maps of one sentence pair; maps of one kind share a colour scale, which a colour bar shows.
 

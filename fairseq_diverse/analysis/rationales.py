@@ -33,19 +33,14 @@ def probabilities(model: Any, task: Any, query: Sequence[str], max_tokens: int) 
 
 
 def explain(
-    example: Annotation,
-    fitting: int,
-    predict: Probabilities,
-    labels: Sequence[str],
-    share: float,
-    draw: tuple[int, int],
+    example: Annotation, fits: int, predict: Probabilities, labels: Sequence[str], share: float, draw: tuple[int, int]
 ) -> Record:
     """A prediction, its rationale, and the probabilities without it and of it alone.
 
-    Words are scored by `lime_weights`, those behind the first ``fitting`` ones, which the model does not read, with 0.
+    Words are scored by `lime_weights`, those behind the first ``fits`` ones, which the model does not read, with 0.
     The rationale has a ``share`` of the words; ``thresholded_scores`` are of rationales of `SHARES`. ``draw`` is the
     number of samples of LIME, and their seed."""
-    words = example.words[:fitting]
+    words = example.words[:fits]
     kept, places = np.unique(lime_samples(len(words), *draw), axis=0, return_inverse=True)
     found = predict([[*itertools.compress(words, row)] for row in kept])[places.reshape(-1)]
     whole = found[0]

@@ -109,15 +109,10 @@ def score(hypotheses: Lines, references: Lines, language: str = "", lowercase: b
 
 
 def sacrebleu_result(
-    name: str,
-    hypotheses: Lines,
-    references: Lines,
-    language: str,
-    lowercase: bool = False,
-    others: Sequence[Lines] = (),
+    name: str, hypotheses: Lines, references: Lines, language: str, lowercase: bool = False, more: Sequence[Lines] = ()
 ) -> Result:
-    """``bleu``, ``chrf`` or ``ter`` by itself; arguments and errors as for `score`; ``others``: further references."""
-    return result_by(sacrebleu_metric(name, language, lowercase), hypotheses, references, *others)
+    """``bleu``, ``chrf`` or ``ter`` by itself; arguments and errors as for `score`; ``more``: further references."""
+    return result_by(sacrebleu_metric(name, language, lowercase), hypotheses, references, *more)
 
 
 def result_by(metric: Any, hypotheses: Lines, *references: Lines, note: str = "") -> Result:
