@@ -42,7 +42,7 @@ from fairseq_diverse.preparation.encoding import Encoding, of_data, of_gpt2, of_
 from fairseq_diverse.preparation.prepare import wrong_pairs
 from fairseq_diverse.preparation.raw import OTHERS, SACREBLEU, WANTED, joint
 from fairseq_diverse.support.errors import warn
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.files import write_text
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.support.yaml_files import check_text, read_yaml
@@ -158,7 +158,7 @@ def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> D
             what[glue.T5] = "T5; give the folder of its spiece.model as --sentencepiece"
             raise ValueError(f"{name}: has the subwords of a {what[task[1]]}")
         if encoding and task[1] and not given.get(task[1]):
-            raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out {_given_encoding(args)}")
+            raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out {_subwords(args)[0]}")
         return None
     if name in PLAIN_DATA:
         return None
@@ -178,10 +178,10 @@ def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> D
     return encoding.applied(config) if encoding else config
 
 
-def _given_encoding(args: argparse.Namespace) -> str:
-    """The flag that names subwords, empty if none does."""
+def _subwords(args: argparse.Namespace) -> list[str]:
+    """The flag that names subwords, and its folder; empty if none does."""
     flags = {"--gpt2-bpe": args.gpt2_bpe, "--wordpiece": args.wordpiece, "--sentencepiece": args.sentencepiece}
-    return next((flag for flag, folder in flags.items() if folder), "")
+    return next(([flag, str(folder.resolve())] for flag, folder in flags.items() if folder), [])
 
 
 def _check_own(args: argparse.Namespace, first: str) -> None:
@@ -195,14 +195,14 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
     needed = ["source", "train", "valid", *(("test",) if args.target is not None else ()), "out"]
     if missing := [f"--{name}" for name in needed if getattr(args, name) is None]:
         raise ValueError(f"{', '.join(missing)}: missing, since {first} is given; {BOTH_WAYS}")
-    if args.bpe_size is not None and (flag := _given_encoding(args)):
-        why = f"not with {flag}, whose subwords are given; leave one of them out"
+    if args.bpe_size is not None and (given := _subwords(args)):
+        why = f"not with {given[0]}, whose subwords are given; leave one of them out"
         raise ValueError(f"--bpe-size {args.bpe_size}: {why}")
     if args.test and args.target is None:
         raise ValueError("--test: text of one language has no test set; leave it out or add --target")
     for split in ("train", "valid", "test"):
-        given = getattr(args, split) or []
-        for path in [given] if isinstance(given, str) else given:
+        paths = getattr(args, split) or []
+        for path in [paths] if isinstance(paths, str) else paths:
             if joint(path) or path.startswith(SACREBLEU):
                 continue
             if path.removesuffix(".gz").endswith((f".{args.source}", f".{args.target}")):
@@ -226,12 +226,10 @@ def _prepare_own(args: argparse.Namespace, encoding: Encoding | None) -> None:
     flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
     if not prepare(encoding.applied(config) if encoding else config, raw, out, encoding=encoding, **flags):
         print(f"already prepared: {out}")
-    words = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out)]
-    folder = args.gpt2_bpe or args.wordpiece or args.sentencepiece
-    again = shlex.join([*words, *([_given_encoding(args), str(folder.resolve())] if encoding else [])])
-    with atomic_write(written) as file:
-        file.write(f"# after a change: {' '.join(again.splitlines())} --overwrite\n")
-        yaml.safe_dump(given, file, sort_keys=False, allow_unicode=True)
+    words = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out), *_subwords(args)]
+    again = " ".join(shlex.join(words).splitlines())
+    content = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+    write_text(written, f"# after a change: {again} --overwrite\n{content}")
     print(f"configuration: {written}")
 
 

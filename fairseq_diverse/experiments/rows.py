@@ -17,19 +17,8 @@ EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which 
 class Row:
     """One row of a table with everything resolved: what is trained, on what, and how it is translated.
 
-    ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as on a command line
-    (``True``: a flag without a value); ``lenpen`` length penalties; each run takes the one with the highest
-    BLEU on its validation split, empty if ``generate`` decides; ``average`` is empty, or the number of checkpoints
-    (``last``, or ``best`` by a validation metric, ``by``) and the updates between them (``every``). ``baseline`` is the
-    row that it is compared with; ``published`` holds a paper's figures, measured on the data set ``published_on``.
-    ``family`` is the row of the file that a grid made this one of. ``metrics`` are those of ``fairseq-diverse score``
-    that translations are scored by besides BLEU, chrF and TER. ``tests`` are the sets that it is evaluated on besides
-    the first test set: names of the data's test sets, or valid. ``split`` is valid where it is evaluated on the
-    validation split alone, so that no test set is read. ``user_dir`` is a folder of mechanisms of the user's own.
-    ``gpus`` is how many the batch is for, which a run uses at most; 0 where that is not known. ``parser`` names by kind
-    of tree the parser that must have made the trees of a row that reads some; empty where any will do. ``pretrained``
-    is what its training starts from: a row of the same table, whose run of the same seed is done before, or the path of
-    a checkpoint; empty for nothing. ``heads`` says that how different its heads are is measured, too.
+    ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as on a command line (``True``: a flag
+    without a value).
     """
 
     name: str
@@ -37,20 +26,20 @@ class Row:
     size: str
     train: dict[str, str | bool]
     generate: dict[str, str | bool]
-    average: dict[str, Any]
-    baseline: str
-    published: dict[str, Any]
-    published_on: str
-    family: str
-    metrics: tuple[str, ...] = ()
-    user_dir: str = ""
-    lenpen: tuple[str, ...] = ()
-    tests: tuple[str, ...] = ()
-    gpus: int = 0
-    parser: dict[str, str] = field(default_factory=dict)
-    pretrained: "Row | str" = ""
-    heads: bool = False
-    split: str = "test"
+    average: dict[str, Any]  # empty, or numbers: of checkpoints (last, or best by a metric), and every of updates
+    baseline: str  # the row that it is compared with
+    published: dict[str, Any]  # a paper's figures,
+    published_on: str  # measured on this data set
+    family: str  # the row of the file that a grid made this one of
+    metrics: tuple[str, ...] = ()  # of `fairseq-diverse score`, besides BLEU, chrF and TER
+    user_dir: str = ""  # a folder of mechanisms of the user's own
+    lenpen: tuple[str, ...] = ()  # of which a run takes the best by BLEU on validation; empty: ``generate`` decides
+    tests: tuple[str, ...] = ()  # sets besides the first test set: names of the data's test sets, or valid
+    gpus: int = 0  # for how many the batch is, which a run uses at most; 0: not known
+    parser: dict[str, str] = field(default_factory=dict)  # by kind of tree, which must have made them; empty: any
+    pretrained: "Row | str" = ""  # a row of the same table, whose run of the same seed is done before, or a checkpoint
+    heads: bool = False  # how different they are is measured, too
+    split: str = "test"  # valid: evaluated on the validation split alone, so that no test set is read
 
     @property
     def first(self) -> "Row | None":

@@ -10,21 +10,17 @@ from fairseq_diverse.experiments.rows import Row
 
 @dataclass(frozen=True)
 class DataSet:
-    """A prepared data set; ``hash`` is None while it is not prepared (for ``--dry-run``).
-
-    ``tests`` are its test sets by name, the first one first, each with its own hash where it has one. ``glue`` is the
-    task of GLUE that it is, empty for other data. ``preparation`` are the flags with which ``fairseq-diverse
-    prepare`` makes it, for messages; or says in words what to do by hand.
-    """
+    """A prepared data set."""
 
     name: str
     path: Path
     source: str
     target: str
-    hash: str | None
+    hash: str | None  # None while it is not prepared (for ``--dry-run``)
+    # by name, the first one first, each with its own hash where it has one
     tests: Mapping[str, str | None] = field(default_factory=lambda: {"test": None})
-    glue: str = ""
-    preparation: str = ""
+    glue: str = ""  # the task of GLUE that it is
+    preparation: str = ""  # flags with which ``prepare`` makes it, for messages; or in words what to do by hand
 
     @property
     def subsets(self) -> dict[str, str]:
@@ -44,23 +40,17 @@ NOT_TRACKED = Tracking()
 
 @dataclass(frozen=True)
 class Run:
-    """A row, a data set and a seed; what is known of its folder's files, `runs.folder` reads.
-
-    ``directory`` is shared by all tables that hold an equal row. ``first`` is the run of the row that it is pre-trained
-    by, which is to be finished before. ``tracking`` says where its training logs to; two runs that differ in nothing
-    else are the same run. ``read`` has the digests of what it reads besides its data (`runs.inputs`), ``equal`` the
-    pattern of the names of the folders of equal rows.
-    """
+    """A row, a data set and a seed; what is known of its folder's files, `runs.folder` reads."""
 
     row: Row
     seed: int
     data: DataSet
     cpu: bool
-    directory: Path
-    first: "Run | None" = None
-    tracking: Tracking = NOT_TRACKED
-    read: dict[str, str] = field(default_factory=dict)
-    equal: str = ""
+    directory: Path  # shared by all tables that hold an equal row
+    first: "Run | None" = None  # of the row that it is pre-trained by, to be finished before
+    tracking: Tracking = NOT_TRACKED  # two runs that differ in nothing else are the same run
+    read: dict[str, str] = field(default_factory=dict)  # digests of what it reads besides its data (`inputs`)
+    equal: str = ""  # the pattern of the names of the folders of equal rows
 
     @property
     def name(self) -> str:

@@ -19,13 +19,12 @@ from fairseq_diverse.support.errors import UserError
 
 
 class Report(NamedTuple):
-    """Tables, what JSON has of them, the lines of the first one, and the headings of columns that are left out as
-    details."""
+    """Tables, and what JSON has of them."""
 
     blocks: list[Block]
     content: dict[str, Any]
-    lines: Sequence[Line] = ()
-    details: Sequence[str] = ()
+    lines: Sequence[Line] = ()  # of the first table
+    details: Sequence[str] = ()  # headings of columns that are left out
 
 
 class Sheet(NamedTuple):

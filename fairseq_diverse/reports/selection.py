@@ -32,15 +32,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows to show, baselines first; ``hidden`` ones of the table, tested with them; the runs of all; rows that
-    ``--finished`` leaves out."""
+    """Rows to show, baselines first."""
 
     table: Table
     rows: Sequence[Row]
-    hidden: Sequence[Row]
-    summaries: Summaries
+    hidden: Sequence[Row]  # of the table, tested with them
+    summaries: Summaries  # of all
     source: Source
-    not_run: Sequence[str] = ()
+    not_run: Sequence[str] = ()  # rows that ``--finished`` leaves out
 
     @property
     def kinds(self) -> list[Kind]:

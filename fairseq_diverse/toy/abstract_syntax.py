@@ -60,18 +60,15 @@ class Name(Agreement):
 
 @dataclass
 class Common(Agreement):
-    """Determiner ("" for none), number, adjectives with degrees, first part of a compound, noun, modifiers.
-
-    ``content``: the contents of a cup or glass, with "of" in English and without a preposition in German.
-    """
+    """Determiner, number, adjectives with degrees, first part of a compound, noun, modifiers."""
 
     noun: Noun
-    determiner: str = "the"
+    determiner: str = "the"  # "" for none
     plural: bool = False
     count: int = 0
     adjectives: list[tuple[tuple[str, ...], Adjective]] = field(default_factory=list)
     modifier: tuple[str, ...] | None = None
-    content: Noun | None = None
+    content: Noun | None = None  # of a cup or glass, with "of" in English and without a preposition in German
     attachments: list[Prepositional] = field(default_factory=list)
     relative: Relative | None = None
 
@@ -101,13 +98,10 @@ Argument = NounPhrase | Gap
 
 @dataclass
 class Prepositional:
-    """English and German preposition (one or more words), and the phrase after it with its German case.
-
-    The genitive has no German preposition.
-    """
+    """English and German preposition (one or more words), and the phrase after it with its German case."""
 
     word: str
-    translation: str
+    translation: str  # none for the genitive
     case: str
     phrase: NounPhrase
 
@@ -150,18 +144,12 @@ Time = FixedTime | Ago | Duration | Year
 
 @dataclass
 class Clause:
-    """A subject, a verb with its objects, and adjuncts.
-
-    ``verb`` is None for "be" with a ``predicate`` and for "there is" (``existential``). ``tense``: present, past,
-    perfect, pluperfect or progressive. ``objects`` belong to ``verb.objects``, one by one. ``complement``: English and
-    German subordinator and clause ("to" and "zu" for an infinitive). ``adjuncts``: the same, and whether at the front.
-    ``also``: a second predicate of the same subject. ``receiver_last``: "gives the book to the woman".
-    """
+    """A subject, a verb with its objects, and adjuncts."""
 
     subject: Argument
-    verb: Verb | None
-    objects: list[Argument] = field(default_factory=list)
-    tense: str = "present"
+    verb: Verb | None  # None for "be" with a ``predicate`` and for "there is" (``existential``)
+    objects: list[Argument] = field(default_factory=list)  # belong to ``verb.objects``, one by one
+    tense: str = "present"  # or past, perfect, pluperfect, progressive
     modal: Modal | None = None
     negated: bool = False
     passive: bool = False
@@ -174,10 +162,10 @@ class Clause:
     place_first: bool = False
     predicate: Predicate | None = None
     existential: bool = False
-    complement: tuple[str, str, Clause] | None = None
-    adjuncts: list[tuple[str, str, Clause, bool]] = field(default_factory=list)
-    also: Clause | None = None
-    receiver_last: bool = False
+    complement: tuple[str, str, Clause] | None = None  # English, German subordinator (to, zu: infinitive), clause
+    adjuncts: list[tuple[str, str, Clause, bool]] = field(default_factory=list)  # the same, and whether at the front
+    also: Clause | None = None  # a second predicate of the same subject
+    receiver_last: bool = False  # "gives the book to the woman"
 
     @property
     def past(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -34,49 +34,31 @@ class Loss(msgspec.Struct):
 class Kind:
     """How rows of some tasks are checked, evaluated, summarized and shown.
 
-    Attributes:
-        name: as summaries have it.
-        within: the kind whose reports have its rows among their own.
-        tasks: fairseq's tasks (``--task``) of its rows; a task that no kind names is one of translation.
-        fairseq: whether fairseq-train trains its rows; else its `steps` have ``train``, too, which leaves
-            ``checkpoint_last.pt`` with the number of updates as fairseq does (``optimizer_history``).
-        keys: keys of tables that a row of it may have, of those that not every kind knows (`LIMITED_KEYS`).
-        losses: what the best checkpoints may be chosen by (``average: {by: ...}``).
-        evaluation: the steps whose speed and memory its summaries have besides those of training.
-        Measured: its part of a summary, which is checked when one is read.
-
     Its report has a line for each row, with the means over seeds of its `measures` and their differences to the
     baseline; or with a `task_table` a line for each task, and a column for each system.
-
-    Attributes:
-        published: keys of a paper's figures that its rows may have, besides those of size and speed.
-        opening: the first note below the table.
-        items: what its test sets have, for notes.
-        columns: further ones, behind that of parameters.
-        speeds: whether speeds are shown.
-        draws_rows: whether the page has a picture of the rows' scores.
-        views: what else its reports can show: a chosen ``test`` set, ``verdict``, ``by`` (groups of sentences),
-            ``heads``, ``translations``.
-        beside: the kinds in whose reports it has a table of its own, called ``title``.
     """
 
-    name: ClassVar[str] = ""
-    within: ClassVar[str] = ""
-    tasks: ClassVar[tuple[str, ...]] = ()
-    fairseq: ClassVar[bool] = True
-    keys: ClassVar[frozenset[str]] = frozenset()
-    losses: ClassVar[tuple[str, ...]] = ("loss",)
-    evaluation: ClassVar[tuple[str, ...]] = ()
-    Measured: ClassVar[type[Measured]] = Measured
-    published: ClassVar[tuple[str, ...]] = ()
-    opening: ClassVar[str] = ""
-    items: ClassVar[str] = "examples"
-    columns: ClassVar[tuple[Column[Line], ...]] = ()
-    speeds: ClassVar[bool] = False
-    draws_rows: ClassVar[bool] = True
-    views: ClassVar[frozenset[str]] = frozenset()
-    beside: ClassVar[tuple[str, ...]] = ()
-    title: ClassVar[str] = ""
+    name = ""  # as summaries have it
+    within = ""  # the kind whose reports have its rows among their own
+    tasks: tuple[str, ...] = ()  # fairseq's (``--task``) of its rows; one that no kind names is one of translation
+    # whether fairseq-train trains its rows; else its `steps` have ``train``, too, which leaves ``checkpoint_last.pt``
+    # with the number of updates as fairseq does (``optimizer_history``)
+    fairseq = True
+    keys: frozenset[str] = frozenset()  # of tables that a row of it may have, of those that not every kind knows
+    losses: tuple[str, ...] = ("loss",)  # what the best checkpoints may be chosen by (``average: {by: ...}``)
+    evaluation: tuple[str, ...] = ()  # steps whose speed and memory its summaries have besides those of training
+    Measured: type[Measured] = Measured  # its part of a summary, which is checked when one is read
+    # of its report
+    published: tuple[str, ...] = ()  # keys of a paper's figures that its rows may have, besides size and speed
+    opening = ""  # the first note below the table
+    items = "examples"  # what its test sets have, for notes
+    columns: tuple[Column[Line], ...] = ()  # further ones, behind that of parameters
+    speeds = False  # whether they are shown
+    draws_rows = True  # whether the page has a picture of the rows' scores
+    # what else it can show: a chosen `test` set, `verdict`, `by` (groups of sentences), `heads`, `translations`
+    views: frozenset[str] = frozenset()
+    beside: tuple[str, ...] = ()  # the kinds in whose reports it has a table of its own, called ``title``
+    title = ""
 
     # its rows and data
 

@@ -19,35 +19,23 @@ Summaries = Mapping[str, Sequence[Summary]]  # by row
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a run, of which a report has the mean over seeds.
+    """A figure of a run, of which a report has the mean over seeds."""
 
-    Attributes:
-        key: its entry in JSON.
-        name: in headings and notes; ``heading`` is that of its column, ``long`` that of an axis, if another.
-        figure: of a run; None where the run lacks it.
-        scale: its unit, for notes and axes, as in "nats a test sentence"; ``unit`` that of a difference, if not name.
-        deviation: the column has the standard deviation over seeds, too.
-        compared: with the baseline's. The first one that is compared is the main one, the last decides in `--verdict`,
-            or that which ``decides``.
-        examples: its value on every test example, for a test over examples (paired t-test).
-        details: shown only where all columns are.
-        resampled: its values on resampled test sets, for the same (paired bootstrap) and for an interval of one seed.
-    """
-
-    key: str
-    name: str
-    figure: Callable[[Summary], Any]
+    key: str  # its entry in JSON
+    name: str  # in headings and notes
+    figure: Callable[[Summary], Any]  # of a run; None where the run lacks it
     digits: int = 2  # behind the point
-    heading: str = ""
-    long: str = ""
-    scale: str = ""
-    unit: str = ""
+    heading: str = ""  # of its column, if not the name
+    long: str = ""  # name on an axis, if another
+    scale: str = ""  # its unit, for notes and axes, as in "nats a test sentence"
+    unit: str = ""  # of a difference, if not the name
     lower: bool = False  # is better
-    deviation: bool = True
-    compared: bool = True
-    decides: bool = False
-    details: bool = False
-    examples: Callable[[Summary], Sequence[float]] | None = None
+    deviation: bool = True  # the column has the standard deviation over seeds, too
+    compared: bool = True  # with the baseline's; the first one is the main one, the last decides in `--verdict`,
+    decides: bool = False  # or this one
+    details: bool = False  # shown only where all columns are
+    examples: Callable[[Summary], Sequence[float]] | None = None  # its values on test examples, for a paired t-test
+    # on resampled test sets, for a paired bootstrap, and for an interval of one seed
     resampled: "Callable[[Summary], np.ndarray] | None" = None
 
     def label(self, name: str, comma: str = ", ") -> str:
@@ -73,28 +61,20 @@ class OverExamples(NamedTuple):
 
 @dataclass(kw_only=True)
 class Line:
-    """What a table says of a row, of which there are so many finished ``runs`` as ``seeds``.
-
-    Attributes:
-        scores: means over seeds, by key of a measure; ``intervals`` half the 95% intervals over test examples.
-        baseline: the row that it is compared with, and ``baseline_runs`` its runs; empty where nothing is compared.
-        differences: to the baseline, by key of a measure, the main one first; ``over_examples`` the same over examples.
-        speeds: by entry of JSON; None where ``no_speed`` says why, or where a log has none.
-        facts: further entries of JSON.
-    """
+    """What a table says of a row, of which there are so many finished ``runs`` as ``seeds``."""
 
     row: Row
     seeds: int
     runs: Sequence[Summary] = ()
-    scores: "dict[str, Spread]" = field(default_factory=dict)
-    intervals: dict[str, float] = field(default_factory=dict)
-    baseline: str = ""
+    scores: "dict[str, Spread]" = field(default_factory=dict)  # means over seeds, by key of a measure
+    intervals: dict[str, float] = field(default_factory=dict)  # half the 95% intervals over test examples, by key
+    baseline: str = ""  # the row that it is compared with; empty where nothing is compared
     baseline_runs: Sequence[Summary] = ()
-    differences: "dict[str, Difference]" = field(default_factory=dict)
-    over_examples: dict[str, OverExamples] = field(default_factory=dict)
-    speeds: dict[str, float | None] = field(default_factory=dict)
-    no_speed: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    differences: "dict[str, Difference]" = field(default_factory=dict)  # to the baseline, by key, the main one first
+    over_examples: dict[str, OverExamples] = field(default_factory=dict)  # the same over examples
+    speeds: dict[str, float | None] = field(default_factory=dict)  # by entry of JSON; None where a log has none
+    no_speed: str = ""  # why all are None
+    facts: dict[str, Any] = field(default_factory=dict)  # further entries of JSON
 
     @property
     def name(self) -> str:
@@ -116,21 +96,14 @@ class Column(NamedTuple, Generic[AnyLine]):
 
 @dataclass(kw_only=True)
 class TaskLine(Line):
-    """A system's score on one of several tasks: a cell of a table with tasks as lines and systems as columns.
-
-    Attributes:
-        task: what the table's line is called.
-        score: None where it was not measured; ``p`` is what its stars are of.
-        guessing: the score of always answering the most frequent label.
-        published: the figure of a paper.
-    """
+    """A system's score on one of several tasks: a cell of a table with tasks as lines and systems as columns."""
 
     system: str
-    task: str
-    score: "Spread | None" = None
-    p: float | None = None
-    guessing: float | None = None
-    published: str = ""
+    task: str  # what the table's line is called
+    score: "Spread | None" = None  # None where it was not measured
+    p: float | None = None  # what its stars are of
+    guessing: float | None = None  # the score of always answering the most frequent label
+    published: str = ""  # the figure of a paper
 
 
 class TaskTable(NamedTuple):

@@ -17,10 +17,6 @@ from fairseq_diverse.experiments.runs.summary import read_summary
 class Copies:
     """A folder of summaries: runs whose copies are there are finished, others are copied when they are.
 
-    Attributes:
-        finished: the directories of runs whose copies have all that their rows ask for.
-        lacking: of those whose copies lack a test set, a metric or the figures of heads.
-
     Raises:
         ValueError: a copy is of a row with other settings or files, or any copy there is of other data of the same
             name, or of other trees, than the runs read.
@@ -36,8 +32,8 @@ class Copies:
         copies = from_results(folder, [run.row for run in runs]) if paths else {}
         self.summaries = [read_summary(path, AGAIN) for path in paths]  # of every row: all are to be compared
         by_seed = {(name, copy["seed"]): copy for name, of_row in copies.items() for copy in of_row}
-        self.finished: set[Path] = set()
-        self.lacking: set[Path] = set()
+        self.finished: set[Path] = set()  # directories of runs whose copies have all that their rows ask for
+        self.lacking: set[Path] = set()  # of those that lack a test set, a metric or the figures of heads
         for run in {run.data.path: run for run in runs if run.data.hash}.values():
             self._refuse_other(run, "data_hash", run.data.hash, "data")
         trees = {run.data.path: (run, digest) for run in runs if (digest := trees_read_by(run.row, run.data))}

@@ -23,16 +23,15 @@ from fairseq_diverse.syntax.makers import named_makers
 
 @dataclass(frozen=True)
 class Table:
-    """A file's rows. ``x`` are the flags against which its figures are drawn: the first, and those that go with it.
-    ``cited`` are published figures of other systems, ``changed`` the flags of the command line that change its rows."""
+    """A file's rows."""
 
     name: str
     title: str
     note: str
-    x: tuple[str, ...]
+    x: tuple[str, ...]  # the flags against which its figures are drawn: the first, and those that go with it
     rows: dict[str, Row]
-    changed: tuple[str, ...] = ()
-    cited: Mapping[str, Flags] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()  # flags of the command line that change its rows
+    cited: Mapping[str, Flags] = field(default_factory=dict)  # published figures of other systems
 
 
 class _Given(NamedTuple):
