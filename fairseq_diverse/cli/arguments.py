@@ -23,11 +23,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """An ``int`` of C, in place of Python's.
-
-    Raises:
-        ArgumentTypeError, ValueError: it is larger, or not a whole number.
-    """
+    """An ``int`` of C, in place of Python's. Raises ArgumentTypeError, ValueError: it is larger, or not a whole
+    number."""
     if abs(number := int(text)) >= 2**31:
         raise argparse.ArgumentTypeError(f"{text}: at most 2147483647")
     return number

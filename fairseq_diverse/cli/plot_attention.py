@@ -161,11 +161,8 @@ def sentence_of_split(
 
 
 def parsed(data: Path, preprocessing: Preprocessing, line: str, needed: Sequence[str]) -> "Tensor":
-    """The trees of a raw sentence, by the parsers of the data's trees.
-
-    Raises:
-        UserError: the data have none, or the parsers find no tree.
-    """
+    """The trees of a raw sentence, by the parsers of the data's trees. Raises UserError: the data have none, or the
+    parsers find no tree."""
     from fairseq_diverse.data.live_trees import LiveTrees
     from fairseq_diverse.syntax.parsers import recorded_parsers
 

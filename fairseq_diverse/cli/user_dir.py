@@ -38,11 +38,8 @@ def take_user_dir(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def register_with(user_dir: str | None) -> None:
-    """Register the package with fairseq, and import a user's folder as ``fairseq-train --user-dir`` does.
-
-    Raises:
-        ValueError: the folder does not exist, or fairseq cannot import it.
-    """
+    """Register the package with fairseq, and import a user's folder as ``fairseq-train --user-dir`` does. Raises
+    ValueError: the folder does not exist, or fairseq cannot import it."""
     if user_dir is not None:
         check_user_dir(user_dir)
     register()

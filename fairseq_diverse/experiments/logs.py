@@ -77,11 +77,7 @@ def reference_nll(path: Path) -> list[float]:
     """Negative log-likelihood in nats of every test sentence, in the order of the test set.
 
     Read from the output of ``fairseq-generate --score-reference``: its P lines hold one base-2 log-probability for each
-    token of the reference, the end-of-sentence mark included.
-
-    Raises:
-        ValueError: a sentence is missing.
-    """
+    token of the reference, the end-of-sentence mark included. Raises ValueError: a sentence is missing."""
     scores: dict[int, float] = {}
     with open(path, encoding="utf-8", errors="replace", newline="\n") as f:
         for line in f:

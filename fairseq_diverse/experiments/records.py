@@ -15,10 +15,7 @@ ORDERS = 4  # BLEU's n-grams
 
 def read_json(path: Path, hint: str = AGAIN, not_finite: Callable[[str], Any] | None = None) -> dict[str, Any] | None:
     """The object that a JSON file holds, None where there is none; ``not_finite`` makes a value of NaN and infinity.
-
-    Raises:
-        ValueError: the file cannot be read, or holds something else; names it, and ``hint`` says what to do.
-    """
+    Raises ValueError: the file cannot be read, or holds something else; names it, and ``hint`` says what to do."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=not_finite)
     except FileNotFoundError:
@@ -33,11 +30,8 @@ def read_json(path: Path, hint: str = AGAIN, not_finite: Callable[[str], Any] | 
 
 
 def write_copy(path: Path, content: dict[str, Any]) -> None:
-    """Write to a folder of results, which may be another person's.
-
-    Raises:
-        ValueError: the path is a link, by which any file could be replaced.
-    """
+    """Write to a folder of results, which may be another person's. Raises ValueError: the path is a link, by which any
+    file could be replaced."""
     if path.is_symlink():
         raise ValueError(f"{path}: a link; delete it, or save to another folder")
     write_json(path, content)

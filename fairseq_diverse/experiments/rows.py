@@ -63,11 +63,8 @@ class Row:
 
     def with_batch_of_paper(self, gpus: int) -> "Row":
         """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's; of more
-        than the paper's it uses as many as the paper's.
-
-        Raises:
-            ValueError: the paper's number is not known, or not a multiple of ``gpus``.
-        """
+        than the paper's it uses as many as the paper's. Raises ValueError: the paper's number is not known, or not a
+        multiple of ``gpus``."""
         where, frequency = f"--gpus-of-paper: row {self.name}", str(self.train.get("update-freq", "1"))
         if not self.gpus:
             raise ValueError(f"{where}: neither its table nor size {self.size} says for how many GPUs it is (`gpus`)")
@@ -84,10 +81,7 @@ class Row:
         """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
 
         It contains the parsers, except those of ``fairseq-diverse parse``, which rows without ``parser`` usually use.
-
-        Args:
-            data_hash: of all that is read, a probed encoder or a checkpoint too: where they lie is not in the key.
-        """
+        ``data_hash``: of all that is read, a probed encoder or a checkpoint too: where they lie is not in the key."""
         train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         content |= {"lenpen": self.lenpen} if self.lenpen else {}

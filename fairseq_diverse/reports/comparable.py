@@ -41,11 +41,8 @@ def measures_of(runs: Runs) -> Sequence[Measure]:
 
 
 def comparable(runs: Runs, measures: Sequence[Measure]) -> Runs:
-    """The runs without hidden rows that were not run on the data of their baseline.
-
-    Raises:
-        ValueError: not all seeds of a shown row and its baseline were run on the same data.
-    """
+    """The runs without hidden rows that were not run on the data of their baseline. Raises ValueError: not all seeds of
+    a shown row and its baseline were run on the same data."""
     for row in runs.rows:
         _refuse_other_data(row, runs.summaries, measures)
     hidden = []

@@ -35,11 +35,7 @@ class Curve(NamedTuple):
 
 def curves(rows: Sequence[Row], flags: Sequence[str]) -> list[Curve]:
     """Group rows by everything but ``flags``; x is the first of them, or its default where its mechanism is on; the
-    others go with it.
-
-    Raises:
-        UserError: no row has the flag.
-    """
+    others go with it. Raises UserError: no row has the flag."""
     from fairseq_diverse.attention.registry import value_where_on  # needs torch
 
     texts = {row.name: value_where_on(flags[0], row.train) for row in rows}
@@ -82,13 +78,8 @@ def draw_curves(
 
     Bars are one standard deviation over seeds; of one seed they are dotted, the 95% bootstrap interval over test
     sentences. Below the panels is said which of both there are. A row that is a level has a pale band instead.
-
-    Args:
-        published: rows by name; their paper's figures are hollow markers, of a level a dotted line.
-
-    Raises:
-        UserError: no row has a finished run or a published figure.
-    """
+    ``published``: rows by name; their paper's figures are hollow markers, of a level a dotted line. Raises UserError:
+    no row has a finished run or a published figure."""
     drawn = [(c.label, {x: summaries[name] for x, name in c.points.items() if summaries[name]}) for c in grouped]
     theirs: dict[str, list[dict[Any, float]]] = {measure.key: [] for measure in measures}
     for measure, curve in itertools.product(measures, grouped):

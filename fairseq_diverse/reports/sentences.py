@@ -56,11 +56,8 @@ def describe(data: DataSet, tests: Sequence[str]) -> Record:
     ``data_hash`` is the data's, ``longest`` the words of the longest source sentence in training. Of every test set
     ``length`` and ``rarest`` hold a number for each sentence (`BY`; an empty sentence counts as one of frequent words),
     ``attachment`` and ``verb-final`` a digit, the index in `TREES`, where ``binarize-syntax`` kept its dependency
-    trees; ``data_hash`` is its own hash, where it has one.
-
-    Raises:
-        ValueError: text or trees are missing, damaged, or of different numbers of sentences.
-    """
+    trees; ``data_hash`` is its own hash, where it has one. Raises ValueError: text or trees are missing, damaged, or of
+    different numbers of sentences."""
     texts = {name: [line.lower().split() for line in read_lines(_text(data, data.subsets[name]))] for name in tests}
     counts = dict.fromkeys((word for lines in texts.values() for line in lines for word in line), 0)
     longest = 0
@@ -108,11 +105,8 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
     """The groups of a test set's sentences that are not empty.
 
     By length there are four, those that the quartiles end, and where training has no sentence as long as the longest of
-    the test set, those that are longer than all in training are groups of their own.
-
-    Raises:
-        ValueError: the sentences have no trees; ``where`` names the record.
-    """
+    the test set, those that are longer than all in training are groups of their own. Raises ValueError: the sentences
+    have no trees; ``where`` names the record."""
     of_test = record["tests"][test]
     if by in TREES:
         if by not in of_test:
@@ -141,11 +135,8 @@ def find_records(
     root: Path | None = None,
 ) -> dict[str, tuple[Record, str]]:
     """By data set of the finished rows, what is known of its test sentences, and where that comes from: the copy beside
-    saved summaries (``results``), else the prepared data, of the folder of runs (``root``).
-
-    Raises:
-        ValueError: there is neither, or it is of other data than the runs or of other sentences.
-    """
+    saved summaries (``results``), else the prepared data, of the folder of runs (``root``). Raises ValueError: there is
+    neither, or it is of other data than the runs or of other sentences."""
     records = {}
     for name in dict.fromkeys(row.data for row in rows if summaries[row.name]):
         runs = [summary for row in rows if row.data == name for summary in summaries[row.name]]

@@ -98,22 +98,16 @@ def remove(path: Path) -> None:
 
 
 def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
-    """Check that writing these files overwrites nothing that another program wrote.
-
-    Raises:
-        ValueError: one of them exists, without the file ``mark`` that marks the folder as ours.
-    """
+    """Check that writing these files overwrites nothing that another program wrote. Raises ValueError: one of them
+    exists, without the file ``mark`` that marks the folder as ours."""
     found = [] if (directory / mark).exists() else [name for name in names if (directory / name).exists()]
     if found:
         raise ValueError(f"{directory / found[0]}: exists, and another program wrote it; give another --out")
 
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, split at newlines only, without newline, carriage return and byte order mark.
-
-    Raises:
-        ValueError: the file cannot be read or is not UTF-8; names the file and the line.
-    """
+    """The lines of a UTF-8 file, split at newlines only, without newline, carriage return and byte order mark. Raises
+    ValueError: the file cannot be read or is not UTF-8; names the file and the line."""
     try:
         f = open(path, "rb")  # noqa: SIM115
     except OSError as error:

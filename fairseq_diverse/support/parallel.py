@@ -43,15 +43,9 @@ class _Spawn(SpawnContext):
 def parallel_map(
     function: Callable[[T], R], items: Iterable[T], workers: int, renewed: int | None = None
 ) -> Iterator[Iterator[R]]:
-    """``map(function, items)``, in order, with ``workers`` processes, which end with the block.
-
-    Args:
-        renewed: a new Python process for each worker, also for one, and another after so many items; by default the
-            workers are forks of this process.
-
-    Raises:
-        UserError: a process was killed.
-    """
+    """``map(function, items)``, in order, with ``workers`` processes, which end with the block. ``renewed``: a new
+    Python process for each worker, also for one, and another after so many items; by default the workers are forks of
+    this process. Raises UserError: a process was killed."""
     if workers == 1 and not renewed:
         yield map(function, items)
         return

@@ -19,11 +19,8 @@ def config_names(kind: str) -> list[str]:
 
 
 def config_path(kind: str, name: str) -> Path:
-    """The YAML file ``name``: an existing path, or a name in ``configs/<kind>/``.
-
-    Raises:
-        ValueError: neither exists; lists the known names.
-    """
+    """The YAML file ``name``: an existing path, or a name in ``configs/<kind>/``. Raises ValueError: neither exists;
+    lists the known names."""
     given = Path(name)
     if given.suffix in (".yaml", ".yml") and given.is_file():
         return given

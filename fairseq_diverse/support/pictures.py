@@ -69,11 +69,8 @@ def add_picture_arguments(parser: argparse.ArgumentParser, out: str, required: b
 
 @contextmanager
 def for_paper(args: argparse.Namespace) -> Iterator[None]:
-    """Draw pictures as the arguments of `add_picture_arguments` say, if the command has them.
-
-    Raises:
-        UserError: the name of --out does not have an ending from ``FORMATS``; --width or --no-title without it.
-    """
+    """Draw pictures as the arguments of `add_picture_arguments` say, if the command has them. Raises UserError: the
+    name of --out does not have an ending from ``FORMATS``; --width or --no-title without it."""
     if args.out is None and (args.width or args.no_title):
         raise UserError(f"--{'width' if args.width else 'no-title'}: needs --out FILE")
     if args.out is not None and args.out.suffix not in FORMATS:
@@ -106,11 +103,7 @@ def _plotting() -> Any:
 
 
 def new_figure(width: float, height: float, dpi: float | None = None) -> Figure:
-    """An empty figure, in inches; on paper of its width.
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
+    """An empty figure, in inches; on paper of its width. Raises UserError: matplotlib is not installed."""
     matplotlib, paper = _plotting(), PAPER.get().width
     size = (paper, height * LOWER) if paper else (width, height)
     return matplotlib.figure.Figure(size, dpi=None if paper else dpi or 150, layout="constrained")
@@ -170,11 +163,8 @@ def legend_above(figure: Figure) -> None:
 
 
 def save_figure(figure: Figure, out: Path) -> None:
-    """Write it atomically, in the format of the name's ending; warn about characters that no font has.
-
-    Raises:
-        UserError: PGF without LaTeX.
-    """
+    """Write it atomically, in the format of the name's ending; warn about characters that no font has. Raises
+    UserError: PGF without LaTeX."""
     with atomic_write(out, "wb") as file:
         _draw(figure, file, out.suffix[1:], str(out))
 

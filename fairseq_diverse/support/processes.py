@@ -93,11 +93,8 @@ def alive(process: int) -> bool:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """In a child process: ask Linux to kill it when its parent dies; end at once if it has died.
-
-    Args:
-        parent: number of its process; None in one that multiprocessing started.
-    """
+    """In a child process: ask Linux to kill it when its parent dies; end at once if it has died. ``parent``: number of
+    its process; None in one that multiprocessing started."""
     if LIBC is not None:
         LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if parent is None:
@@ -109,11 +106,8 @@ def die_with_parent(parent: int | None = None) -> None:
 def run_to_end(
     command: Sequence[str], timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """``subprocess.run``; on interruption or timeout, the children of the command are killed too.
-
-    Raises:
-        subprocess.TimeoutExpired: after ``timeout`` seconds.
-    """
+    """``subprocess.run``; on interruption or timeout, the children of the command are killed too. Raises
+    subprocess.TimeoutExpired: after ``timeout`` seconds."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -147,11 +141,7 @@ def locked(directory: Path) -> Iterator[int]:
 
     The system releases the lock when every process that has the file open has ended. On a file system without such
     locks, a file ``lock.owner`` names the process that holds it and its machine; there a lock of a process that died on
-    another machine stays.
-
-    Raises:
-        Busy: another process holds it.
-    """
+    another machine stays. Raises Busy: another process holds it."""
     import filelock
 
     directory.mkdir(parents=True, exist_ok=True)

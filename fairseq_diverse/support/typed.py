@@ -18,11 +18,8 @@ NAMES = {
 
 
 def typed(content: Any, kind: type[T], where: str) -> T:
-    """The plain values as a ``kind``; keys that it does not know are left out.
-
-    Raises:
-        ValueError: the values are others; names ``where``, the key and the value.
-    """
+    """The plain values as a ``kind``; keys that it does not know are left out. Raises ValueError: the values are
+    others; names ``where``, the key and the value."""
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:

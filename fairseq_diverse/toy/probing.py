@@ -32,14 +32,8 @@ def write_probing(out: Path, sentences: int, seed: int = 1) -> dict[str, Counter
     """Write ``<task>.txt`` for the ten tasks: split (tr, va, te), label and sentence, separated by tabs.
 
     In every task, 80% of the sentences are for training, 10% for validation and 10% for testing. None occurs twice, and
-    the first sentence of each label is for training. The same arguments give the same files.
-
-    Args:
-        sentences: number per task.
-
-    Returns:
-        Counts of the labels, by task.
-    """
+    the first sentence of each label is for training. The same arguments give the same files. ``sentences``: number per
+    task. Returns counts of the labels, by task."""
     mix = {}
     with ExitStack() as stack:  # all files are renamed into place at the end
         for task, probe in make_probes(seed).items():

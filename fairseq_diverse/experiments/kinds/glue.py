@@ -138,11 +138,7 @@ class Glue(Kind):
 
     def task_lines(self, compared: Compared) -> list[TaskLine]:
         """For each figure of a row's task a line, the first of which is compared with the baseline's, and for each
-        system that has all tasks its average.
-
-        Raises:
-            ValueError: a system has two data sets of one task.
-        """
+        system that has all tasks its average. Raises ValueError: a system has two data sets of one task."""
         rows = [line.row for line in compared.lines]
         tasks = {row.name: _task(row, compared.summaries[row.name]) for row in rows}
         systems, cells = _systems(rows, tasks), []

@@ -71,20 +71,14 @@ class Kind:
         return None
 
     def find_data(self, name: str, folders: Sequence[Path]) -> DataSet | None:
-        """A data set of this kind's own format, or one that has no configuration; None where it is neither.
-
-        Args:
-            name: as a table has it.
-            folders: where it may be, that in the folder of runs first; one that is not prepared goes there.
-        """
+        """A data set of this kind's own format, or one that has no configuration; None where it is neither. ``name``:
+        as a table has it. ``folders``: where it may be, that in the folder of runs first; one that is not prepared goes
+        there."""
         return None
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
-        """Raise ``ValueError`` where a row cannot be run on its data.
-
-        Args:
-            first: the data of the row that it is pre-trained by, where both are prepared.
-        """
+        """Raise ``ValueError`` where a row cannot be run on its data. ``first``: the data of the row that it is
+        pre-trained by, where both are prepared."""
 
     # its steps
 
@@ -98,10 +92,7 @@ class Kind:
 
     def steps(self, run: Run, state: State) -> dict[str, list[str]]:
         """The steps after training and averaging, in their order: words of a command of Python's, ``-m MODULE ...``.
-
-        Args:
-            state: what the finished steps measured; a step may depend on those before.
-        """
+        ``state``: what the finished steps measured; a step may depend on those before."""
         return {}
 
     def shell_lines(self, run: Run, state: State, lines: dict[str, str]) -> dict[str, str]:
@@ -131,11 +122,7 @@ class Kind:
         return {"train": without_folders(train), "average": row.average, **pretrained}
 
     def summarize(self, run: Run, state: State) -> Summary:
-        """Its part of a finished run's summary.
-
-        Raises:
-            ValueError: what a step wrote is incomplete.
-        """
+        """Its part of a finished run's summary. Raises ValueError: what a step wrote is incomplete."""
         return {}
 
     def complete(self, run: Run, summary: Summary) -> Summary:
@@ -143,11 +130,8 @@ class Kind:
         return summary
 
     def is_complete(self, run: Run, summary: Summary, tried: bool = False) -> bool:
-        """Whether a summary has all that the run's row wants measured.
-
-        Args:
-            tried: metrics that could not be computed where it was trained do not count as lacking.
-        """
+        """Whether a summary has all that the run's row wants measured. ``tried``: metrics that could not be computed
+        where it was trained do not count as lacking."""
         return True
 
     def outcome(self, row: Row, summary: Summary) -> str:
@@ -202,11 +186,7 @@ K = TypeVar("K", bound=type[Kind])
 
 
 def register_kind(kind: K) -> K:
-    """Add a kind; used as a decorator.
-
-    Raises:
-        ValueError: its name or one of its tasks is taken.
-    """
+    """Add a kind; used as a decorator. Raises ValueError: its name or one of its tasks is taken."""
     for other in KINDS.values():
         if taken := {kind.name} & {other.name} or {*kind.tasks} & {*other.tasks}:
             raise ValueError(f"{kind.__name__}: {', '.join(taken)}: kind {other.name} has this name or task")

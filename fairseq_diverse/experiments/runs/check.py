@@ -23,12 +23,9 @@ PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs ha
 
 
 def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
-    """See that fairseq's own parsers take all flags, before anything starts; the plugin is registered.
-
-    Raises:
-        ValueError: names the table, the row, the flag and the known one most like it, the value that does not fit,
-            another name of a flag that is the run's own, or a kind's task that is not registered.
-    """
+    """See that fairseq's own parsers take all flags, before anything starts; the plugin is registered. Raises
+    ValueError: names the table, the row, the flag and the known one most like it, the value that does not fit, another
+    name of a flag that is the run's own, or a kind's task that is not registered."""
     for kind in KINDS.values():  # else its rows would be of translation
         if unknown := [task for task in kind.tasks if kind.fairseq and task not in programs.tasks()]:
             raise ValueError(f"kind {kind.name}: tasks: {unknown[0]}: not a task of fairseq; correct it or register it")

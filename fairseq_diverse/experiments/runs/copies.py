@@ -15,12 +15,9 @@ from fairseq_diverse.experiments.runs.summary import read_summary
 
 
 class Copies:
-    """A folder of summaries: runs whose copies are there are finished, others are copied when they are.
-
-    Raises:
-        ValueError: a copy is of a row with other settings or files, or any copy there is of other data of the same
-            name, or of other trees, than the runs read.
-    """
+    """A folder of summaries: runs whose copies are there are finished, others are copied when they are. Raises
+    ValueError: a copy is of a row with other settings or files, or any copy there is of other data of the same name, or
+    of other trees, than the runs read."""
 
     def __init__(self, folder: Path, runs: Sequence[Run]) -> None:
         self.folder = folder

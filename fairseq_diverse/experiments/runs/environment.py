@@ -33,11 +33,8 @@ SEVERAL_NODES = (
 def threads_of_runs(
     jobs: int, inherited: Mapping[str, str], same_arithmetic: bool = False, given_cores: str = ""
 ) -> int:
-    """How many threads each of several runs gets: ``OMP_NUM_THREADS``, else its share of the cores.
-
-    Raises:
-        UserError: ``OMP_NUM_THREADS`` is not a number.
-    """
+    """How many threads each of several runs gets: ``OMP_NUM_THREADS``, else its share of the cores. Raises UserError:
+    ``OMP_NUM_THREADS`` is not a number."""
     share = 1 if same_arithmetic else max(1, int(given_cores or cores()) // jobs)
     text = inherited.get("OMP_NUM_THREADS") or str(share)
     if not re.fullmatch("[1-9][0-9]{,5}", text):

@@ -14,11 +14,8 @@ OF_TRAINING = {"peak_memory", "parameters", "valid_nll", "gb_free"}
 
 
 def read_state(run: Run) -> dict[str, Any]:
-    """Measurements of the finished steps, by step, and what training was started with (``starts``).
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """Measurements of the finished steps, by step, and what training was started with (``starts``). Raises ValueError:
+    the file is damaged."""
     path = run.directory / "state.json"
     state = read_json(path) or {}
     needed = {"train": OF_TRAINING, **kind_of(run.row).needed(run.row)}
@@ -41,11 +38,7 @@ def valid_state(run: Run) -> dict[str, Any]:
 
 
 def summary_of(run: Run) -> Summary | None:
-    """What is measured of a finished run; None before.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """What is measured of a finished run; None before. Raises ValueError: the file is damaged."""
     path = run.directory / "summary.json"
     return read_summary(path, AGAIN) if path.exists() else None
 

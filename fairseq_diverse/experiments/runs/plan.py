@@ -11,11 +11,8 @@ from fairseq_diverse.experiments.run import Run
 
 
 def steps_of(run: Run, state: State) -> dict[str, list[str]]:
-    """The command line of every step, in their order: training, averaging, and those of the row's kind.
-
-    Args:
-        state: of the run's folder; a step may depend on what those before measured.
-    """
+    """The command line of every step, in their order: training, averaging, and those of the row's kind. ``state``: of
+    the run's folder; a step may depend on what those before measured."""
     row, kind = run.row, kind_of(run.row)
     flags = common(*kind.languages(run.data), run.cpu, row.user_dir) | machinery(row, run.seed, run.checkpoints)
     flags |= defaults(run.cpu) | kind.training(run) | row.train

@@ -46,12 +46,9 @@ MACHINE_KEYS = ("cpu", "cores", "threads", "capability", "device")
 
 
 def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
-    """Commit of the package's checkout and whether files differ from it (None: not a checkout), versions, device,
-    and the machine: processor, cores, threads, vector instructions that torch uses, and the variables of ``MACHINE``.
-
-    Args:
-        environment: variables of the process that works, besides the inherited ones.
-    """
+    """Commit of the package's checkout and whether files differ from it (None: not a checkout), versions, device, and
+    the machine: processor, cores, threads, vector instructions that torch uses, and the variables of ``MACHINE``.
+    ``environment``: variables of the process that works, besides the inherited ones."""
     import torch
 
     variables = os.environ | (environment or {})

@@ -25,11 +25,8 @@ def figures_by_test(summary: Summary) -> dict[str, Summary]:
 
 
 def from_runs(rows: Sequence[Row], root: Path | None = None, asked: bool = True) -> dict[str, list[Summary]]:
-    """The summaries of every row's finished runs in a folder of runs, all seeds that there are.
-
-    Args:
-        asked: by the user; of other rows those that cannot be run as configured have no runs, and nothing is said.
-    """
+    """The summaries of every row's finished runs in a folder of runs, all seeds that there are. ``asked``: by the user;
+    of other rows those that cannot be run as configured have no runs, and nothing is said."""
     summaries: dict[str, list[Summary]] = {row.name: [] for row in rows}
     for run in (runs_of if asked else _possible)(rows, root):
         folders, refused = folders_by_seed(run), refused_trees(run.row, run.data)
@@ -73,11 +70,8 @@ def with_other_settings(rows: Sequence[Row], root: Path | None = None) -> list[s
 
 
 def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[str, list[Summary]]:
-    """The same from the copies that ``save`` made; of rows that were not asked for, only runs as configured.
-
-    Raises:
-        ValueError: the folder has none, a file is not a summary, or one has a row's name and is not of that row.
-    """
+    """The same from the copies that ``save`` made; of rows that were not asked for, only runs as configured. Raises
+    ValueError: the folder has none, a file is not a summary, or one has a row's name and is not of that row."""
     paths: dict[str, dict[int, Path]] = {row.name: {} for row in rows}
     summaries: dict[Path, Summary] = {}
     by_name = {row.name: row for row in rows}

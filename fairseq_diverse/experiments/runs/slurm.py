@@ -40,12 +40,8 @@ class Job(Resumed):
 
 
 def queue(runs: Sequence[Run], jobs: int, options: Sequence[str], same_arithmetic: bool) -> Iterator[str]:
-    """Queue what is not finished, ``jobs`` at a time, but for runs that wait for their pre-training; yields what
-    is queued, a line each, and says on standard error what is not.
-
-    Raises:
-        UserError: see ``support.slurm.submit``.
-    """
+    """Queue what is not finished, ``jobs`` at a time, but for runs that wait for their pre-training; yields what is
+    queued, a line each, and says on standard error what is not. Raises UserError: see ``support.slurm.submit``."""
     for run in runs if same_arithmetic else ():
         if why := other_arithmetic(run, AVX2):
             print(f"{run.name}: {run.directory}{why}", file=sys.stderr)

@@ -52,11 +52,8 @@ class Common(Start, kw_only=True):
 
 
 def read_summary(path: Path, hint: str) -> Summary:
-    """A finished run's summary, or a copy of it, with all that reports need; one of schema 1 is converted.
-
-    Raises:
-        ValueError: it is damaged or something else; names the file, and ``hint`` says what to do.
-    """
+    """A finished run's summary, or a copy of it, with all that reports need; one of schema 1 is converted. Raises
+    ValueError: it is damaged or something else; names the file, and ``hint`` says what to do."""
     summary = read_json(path, hint, not_finite=str) or {}
     try:
         if "schema" not in summary:
@@ -78,10 +75,7 @@ def summarize(run: Run, state: State) -> Summary:
     ``row`` are the settings that decide its results (`Kind.settings`). ``read`` has the digests of what it reads
     besides its data, ``trees`` that of trees. Commit, versions and machine are those of the last start of a step; where
     starts differ, ``starts`` has each. Speeds are in (target) subwords and in updates per second, memory in bytes.
-
-    Raises:
-        ValueError: what a step measured is incomplete.
-    """
+    Raises ValueError: what a step measured is incomplete."""
     kind, train = kind_of(run.row), state["train"]
     peaks = {step: state[step]["peak_memory"] for step in ("train", *kind.evaluation)}
     if train["gb_free"] is not None:

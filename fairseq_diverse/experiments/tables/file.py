@@ -66,11 +66,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_file(path: Path, kind: type[T], known: Collection[str]) -> tuple[Flags, T]:
-    """The values of a file, plain and typed.
-
-    Raises:
-        ValueError: names the file, the key and the value.
-    """
+    """The values of a file, plain and typed. Raises ValueError: names the file, the key and the value."""
     content = read_yaml(path)
     if not isinstance(content, dict | None):
         raise ValueError(f"{path}: holds no `key: value` pairs; known keys: {', '.join(known)}")

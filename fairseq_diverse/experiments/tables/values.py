@@ -124,11 +124,8 @@ OUTSIDE = {  # flags by which fairseq starts a program or writes somewhere, and 
 
 
 def command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
-    """Typed YAML values as a command line has them; flags that are false or null are left out.
-
-    Raises:
-        ValueError: names the flag; a name or value that is not a flag's, or one that fairseq would run as code.
-    """
+    """Typed YAML values as a command line has them; flags that are false or null are left out. Raises ValueError: names
+    the flag; a name or value that is not a flag's, or one that fairseq would run as code."""
     values: dict[str, str | bool] = {}
     for name, value in flags.items():
         flag = str(name)
