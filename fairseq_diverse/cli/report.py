@@ -14,7 +14,6 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_diverse import __version__
@@ -25,7 +24,7 @@ from fairseq_diverse.reports import formats
 from fairseq_diverse.reports import report as reports
 from fairseq_diverse.reports.page_contents import page
 from fairseq_diverse.reports.selection import Selection, Source, choose
-from fairseq_diverse.reports.side_by_side import Sentence, sentences_of
+from fairseq_diverse.reports.side_by_side import sentences_of
 from fairseq_diverse.support.errors import UserError, warn
 from fairseq_diverse.support.files import rewrite_blocks, write_text
 
@@ -160,35 +159,28 @@ def refresh(path: Path) -> None:
 
 
 def show(args: argparse.Namespace, selection: Selection) -> str:
-    """The report that the arguments ask for; copies the summaries where they say so."""
+    """The report that the arguments ask for, in their format; copies the summaries where they say so."""
     html, columns = args.format == "html", None if args.format == "csv" else args.columns
-    views = args.test, args.verdict, args.by, args.heads
-    report = reports.build(selection, *views, columns, with_rows=html, details=args.all_columns)
+    views = {name: getattr(args, name) for name in ("test", "verdict", "by", "heads")}
+    report = reports.build(selection, views, columns, with_rows=html, details=args.all_columns)
     count = _sentence_count(args, selection)
     shown = [] if html else sentences_of(selection.rows, selection.source.runs, count, args.test)
     report = reports.completed(report, selection, shown, not args.no_notes)
     if args.save and (problem := selection.save(args.save)):
         print(f"--save {args.save}: without what --by needs: {problem}", file=sys.stderr)
-    return _written(args, selection, report, shown, count)
-
-
-def _written(
-    args: argparse.Namespace, selection: Selection, report: reports.Report, sentences: Sequence[Sentence], count: int
-) -> str:
-    """The report in the format that the arguments ask for."""
     if args.format == "json":
         names = {"table": selection.table.name, "title": selection.table.title}
         return json.dumps(names | report.content, indent=1)
     if args.format == "csv":
         return formats.as_csv(report.content, args.columns)
-    if args.format == "html":
+    if html:
         return page(selection, report, count, args.out.resolve().parent if args.out else Path.cwd(), __version__)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
     written = [write(*block).rstrip("\n") for block in report.blocks]
     if args.format == "text" and report.details and not args.no_notes:
         written.append(f"--all-columns shows also: {', '.join(report.details)}")
-    if sentences:
-        text = "\n\n".join(sentence.as_text() for sentence in sentences)
+    if shown:
+        text = "\n\n".join(sentence.as_text() for sentence in shown)
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
         written.append(f"{fence}text\n{text}\n{fence}" if args.format == "markdown" else text)
     return "\n\n".join(written)

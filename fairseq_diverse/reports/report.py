@@ -1,6 +1,6 @@
 """A report: tables with their notes, and what JSON has of them."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -38,28 +38,19 @@ class Sheet(NamedTuple):
     details: Collection[str] = ()  # headings
 
 
-def build(
-    selection: Selection,
-    test: str | None = None,
-    judged: bool = False,
-    by: str | None = None,
-    with_heads: bool = False,
-    names: str | None = None,
-    with_rows: bool = False,
-    details: bool = False,
-) -> Report:
-    """The report of rows, with scores or verdicts (``judged``), of groups of sentences (``by``), or of heads, or
-    ``with_rows`` of both one below the other; ``names`` are those of columns, by default all that are no details, or
-    with these. ValueError: rows have no such report."""
-    views = {"test": test, "verdict": judged, "by": by, "heads": with_heads}
+def build(selection: Selection, views: Mapping[str, Any], names: str | None, with_rows: bool, details: bool) -> Report:
+    """The report of rows, with scores or a ``verdict``, ``by`` groups of sentences, or of ``heads`` (``views``, by the
+    flags of ``report``), or ``with_rows`` of both one below the other; ``names`` are those of columns, by default all
+    that are no details, or with these. ValueError: rows have no such report."""
+    test, by = views["test"], views["by"]
     chosen = [f"--{view}" for view in ("verdict", "by", "heads") if views[view]]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)}: one of them")
     if refused := [view for view, value in views.items() if value and view not in selection.kinds[0].views]:
         has = f"is for kinds of rows that have it, such as translation; {selection.table.name} has none"
         raise UserError(f"--{refused[0]}: {has}")
-    if not by and not with_heads:
-        return rows_report(selection, test, names, judged, details)
+    if not by and not views["heads"]:
+        return rows_report(selection, test, names, views["verdict"], details)
     shown = None if with_rows else names
     report = groups_report(selection, by, test, shown) if by else heads_report(selection, shown)
     rows = rows_report(selection, test, names, details=details) if with_rows else None

@@ -15,6 +15,9 @@ from fairseq_diverse.reports.comparable import Runs
 from fairseq_diverse.reports.sentences import find_records, save_records
 from fairseq_diverse.support.errors import UserError
 
+Text = str | None
+Seeds = Collection[int] | None
+
 
 @dataclass(frozen=True)
 class Source:
@@ -73,14 +76,7 @@ class Selection:
 
 
 def choose(
-    table: Table,
-    source: Source,
-    rows: str | None,
-    without: str | None,
-    baseline: str | None,
-    best: bool,
-    finished: bool,
-    seeds: Collection[int] | None = None,
+    table: Table, source: Source, rows: Text, without: Text, baseline: Text, best: bool, finished: bool, seeds: Seeds
 ) -> Selection:
     """The rows of a table that are shown, each with the row that it is compared with, and their runs; arguments as the
     flags of ``report``."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.experiments.kinds.kind import Summary
+from fairseq_diverse.experiments.kinds.lines import Summaries, Summary
 from fairseq_diverse.experiments.records import read_json, write_copy
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet
@@ -129,10 +129,7 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
 
 
 def find_records(
-    rows: Sequence[Row],
-    summaries: Mapping[str, Sequence[Summary]],
-    results: Path | None = None,
-    root: Path | None = None,
+    rows: Sequence[Row], summaries: Summaries, results: Path | None = None, root: Path | None = None
 ) -> dict[str, tuple[Record, str]]:
     """By data set of the finished rows, what is known of its test sentences, and where that comes from: the copy beside
     saved summaries (``results``), else the prepared data, of the folder of runs (``root``). Raises ValueError: there is

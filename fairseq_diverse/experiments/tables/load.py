@@ -3,7 +3,7 @@
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,9 @@ class Table:
     cited: Mapping[str, Flags] = field(default_factory=dict)  # published figures of other systems
 
 
+Settings = Sequence[str] | None
+
+
 class _Given(NamedTuple):
     """A file, and what the command line says in place of it."""
 
@@ -47,11 +50,7 @@ class _Given(NamedTuple):
 
 
 def load_table(
-    name: str,
-    data: str | None = None,
-    size: str | None = None,
-    settings: list[str] | None = None,
-    user_dir: str | None = None,
+    name: str, data: str | None = None, size: str | None = None, settings: Settings = None, user_dir: str | None = None
 ) -> Table:
     """Read a table file and resolve its rows: size, then the table's flags, those of the data, the row's and
     ``settings``.
