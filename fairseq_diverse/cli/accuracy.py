@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from fairseq_diverse import register
 from fairseq_diverse.cli import named_checkpoints
 from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
@@ -38,8 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from tqdm import tqdm
-
     from fairseq_diverse.analysis.predictions import classified
     from fairseq_diverse.models.loading import load_models
 

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from fairseq_diverse import register
 from fairseq_diverse.metrics.glue import HEADINGS, dev_scores
 from fairseq_diverse.preparation.glue import HIGHEST, TASKS, GlueTask
@@ -33,8 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from tqdm import tqdm
-
     from fairseq_diverse.analysis.predictions import answers, predict
     from fairseq_diverse.models.loading import load_models, task_of
 

@@ -7,6 +7,8 @@ Train on them with --task logical_inference.
 import argparse
 from pathlib import Path
 
+from tqdm import tqdm
+
 from fairseq_diverse.data.logic import MOST_OPERATORS, RELATIONS, write_corpus
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.tables import in_columns
@@ -23,8 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from tqdm import tqdm
-
     if args.pairs < 2:
         raise UserError(f"--pairs {args.pairs}: at least 2, one to train on and one to test")
     with tqdm(total=MOST_OPERATORS + 1, desc="lengths", disable=None) as bar:

@@ -11,6 +11,8 @@ import json
 import os
 from pathlib import Path
 
+from tqdm import tqdm
+
 from fairseq_diverse import register
 from fairseq_diverse.metrics.rationales import mean_share
 from fairseq_diverse.preparation.pipeline import read_record
@@ -51,7 +53,6 @@ def main(args: argparse.Namespace) -> None:
         if (value := getattr(args, name)) is not None and value < least:
             raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
     import torch
-    from tqdm import tqdm
 
     from fairseq_diverse.analysis.rationales import explain, measured, probabilities
     from fairseq_diverse.checkpoints.shared import CONFIG

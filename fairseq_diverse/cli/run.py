@@ -40,6 +40,7 @@ from fairseq_diverse.experiments.runs.folder import is_finished, read_state, sta
 from fairseq_diverse.experiments.runs.plan import lines_of
 from fairseq_diverse.experiments.runs.preparation import preparations
 from fairseq_diverse.experiments.tables.load import Table, load_table, select_rows
+from fairseq_diverse.reports.sentences import find_records, record_path, save_records
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.paths import runs_dir
 
@@ -287,8 +288,6 @@ def _show_as_json(runs: Sequence[Run]) -> None:
 
 def _copy_sentences(folder: Path, run: Run) -> None:
     """Copy what is known of its test sentences, for ``report --by``."""
-    from fairseq_diverse.reports.sentences import find_records, record_path, save_records
-
     if "by" in kind_of(run.row).views and not record_path(folder, run.row.data).exists():
         with suppress(ValueError):  # what is missing, `report --by` says
             save_records(folder, find_records([run.row], {run.row.name: [summary_of(run) or {}]}))

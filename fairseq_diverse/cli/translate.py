@@ -17,6 +17,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
+from tqdm import tqdm
+
 from fairseq_diverse import register
 from fairseq_diverse.cli import first_lines
 from fairseq_diverse.preparation.pipeline import read_record
@@ -66,8 +68,6 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--model {args.model}: has its data; leave out --checkpoint and --data")
     if not args.model and not (args.checkpoint and args.data):
         raise ValueError("what is to translate? Give --model DIR, or --checkpoint FILE and --data DIR")
-    from tqdm import tqdm
-
     register()
     from fairseq_diverse.models.loading import load_models, require_translation
     from fairseq_diverse.models.sharing import shared_folder

@@ -12,6 +12,7 @@ from pathlib import Path
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
 from fairseq_diverse.experiments.run import DataSet
+from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 
 TRAIN = ("finetune-from-model", "encoder-embed-path", "decoder-embed-path", "quantization-config-path")
@@ -91,8 +92,6 @@ def _of_code(user_dir: str) -> str:
 
 def _of_encoder(checkpoint: str, data: str) -> str:
     """Of a checkpoint that is probed and of its data."""
-    from fairseq_diverse.preparation.pipeline import read_record
-
     digest = _of_file(checkpoint)
     if digest == checkpoint or not Path(data).is_dir():  # training says what is missing
         return checkpoint

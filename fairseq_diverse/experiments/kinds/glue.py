@@ -16,7 +16,7 @@ from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.host.programs import model_name
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.models.systems import BERT_ARCHITECTURES
-from fairseq_diverse.preparation import glue
+from fairseq_diverse.preparation import glue, pipeline
 from fairseq_diverse.support.paths import runs_dir
 
 if TYPE_CHECKING:
@@ -69,11 +69,9 @@ class Glue(Kind):
 
     def examples(self, data: str) -> int | None:
         """Of the prepared data, else as GLUE has them."""
-        from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, read_record
-
         for folder in (runs_dir() / "data" / data, Path(data)):
-            if (folder / FILE).is_file() and glue_task(record := read_record(folder)):
-                return int(entry(folder, record, "splits", "train", "kept"))
+            if (folder / pipeline.FILE).is_file() and pipeline.glue_task(record := pipeline.read_record(folder)):
+                return int(pipeline.entry(folder, record, "splits", "train", "kept"))
         task = glue.split_name(Path(data).name)
         return task[0].examples if task else None
 

@@ -15,6 +15,7 @@ from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet, Run
+from fairseq_diverse.support.pictures import STYLES, new_figure
 from fairseq_diverse.support.typed import refuse_unknown
 
 if TYPE_CHECKING:
@@ -126,8 +127,6 @@ class Images(Kind):
 
     def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
         """Accuracy against parameters, with the published figures as hollow markers (Wang et al., 2021, Fig. 1)."""
-        from fairseq_diverse.support.pictures import STYLES, new_figure
-
         figure = new_figure(5, 3.6)
         axis = figure.subplots()
         for number, kind in enumerate(dict.fromkeys(str(line.row.train.get("attention")) for line in lines)):

@@ -18,6 +18,9 @@ from fairseq_diverse.experiments.kinds.lines import Line, Measure, grouped
 from fairseq_diverse.experiments.records import ORDERS, bleu_statistics, read_json
 from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.experiments.run import DataSet, Run
+from fairseq_diverse.metrics import scores, significance
+from fairseq_diverse.metrics.catalogue import Texts, find
+from fairseq_diverse.preparation import pipeline
 from fairseq_diverse.support.files import read_lines, write_text
 
 ALWAYS = ("bleu", "chrf", "ter", "length_ratio")  # of the metrics
@@ -199,7 +202,6 @@ class Translation(Kind):
 
     def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
         """With the further metrics of the rows' tables."""
-        from fairseq_diverse.metrics.catalogue import find
 
         def metric(key: str, name: str, digits: int = 2, **options: Any) -> Measure:
             return Measure(key, name, lambda run: run["metrics"].get(key), digits, **options)
@@ -261,22 +263,17 @@ class Translation(Kind):
 
     def signatures(self, lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
         """Of BLEU and of the metrics that are shown."""
-        from fairseq_diverse.metrics.catalogue import find
-        from fairseq_diverse.metrics.scores import METRICS
-
         found: dict[str, list[str]] = {}
         for line in lines:
             for name, signatures in line.facts["signatures"].items():
                 if name == "bleu" or find(name).heading in headings:
                     found[name] = sorted({*found.get(name, ()), *signatures})
-        names = {name: "sacreBLEU " if name in METRICS else "" for name in found}
+        names = {name: "sacreBLEU " if name in scores.METRICS else "" for name in found}
         return [f"{find(name).heading}: {names[name]}{text}" for name, texts in found.items() for text in texts]
 
 
 def _resampled_bleu(run: Summary) -> np.ndarray:
-    from fairseq_diverse.metrics.significance import bleu_scores, resampled_sums
-
-    return bleu_scores(resampled_sums(bleu_statistics(run["bleu_counts"])))
+    return significance.bleu_scores(significance.resampled_sums(bleu_statistics(run["bleu_counts"])))
 
 
 def generation(row: Row, checkpoint: Path, subset: str, references: bool) -> Flags:
@@ -323,51 +320,47 @@ def is_of_test(run: Run, test: str, measured: dict[str, Any]) -> bool:
 
 def _validation_bleu(run: Run, log: Path) -> float:
     """BLEU of a translation of the validation split, as that of the test set."""
-    from fairseq_diverse.metrics.scores import read_translations, sacrebleu_result
-    from fairseq_diverse.preparation.pipeline import lowercased
-
     references = read_lines(run.data.path / "text" / f"valid.{run.data.target}")
-    hypotheses = read_translations(log, run.data.path)
+    hypotheses = scores.read_translations(log, run.data.path)
     if len(hypotheses) != len(references):
         raise ValueError(f"{log}: {len(hypotheses)} translations of the validation split's {len(references)} sentences")
-    return round(sacrebleu_result("bleu", hypotheses, references, run.data.target, lowercased(run.data.path)).score, 4)
+    return round(
+        scores.sacrebleu_result(
+            "bleu", hypotheses, references, run.data.target, pipeline.lowercased(run.data.path)
+        ).score,
+        4,
+    )
 
 
 def _scored(run: Run, test: str = "") -> Summary:
     """What is measured on the first test set, or on a further one."""
-    from fairseq_diverse.metrics.scores import read_translations, score
-    from fairseq_diverse.preparation.pipeline import lowercased
-
     end = f"-{test}" if test else ""
     references = read_lines(run.data.path / "text" / f"{run.split_of(test)}.{run.data.target}")
-    hypotheses = read_translations(run.directory / f"generate{end}.log", run.data.path)
+    hypotheses = scores.read_translations(run.directory / f"generate{end}.log", run.data.path)
     nll = logs.reference_nll(run.directory / f"reference{end}.log")
     if not len(hypotheses) == len(references) == len(nll):
         counts = f"{len(hypotheses)} translations and {len(nll)} scored references of {len(references)}"
         raise ValueError(f"{run.directory}: {test or 'test'}: {counts}")
     write_text(run.directory / f"{test or 'test'}.hyp", "".join(f"{line}\n" for line in hypotheses))
-    scores = score(hypotheses, references, run.data.target, lowercased(run.data.path))
+    found = scores.score(hypotheses, references, run.data.target, pipeline.lowercased(run.data.path))
     return {
         "language": run.data.target,
-        "metrics": scores.as_dict(),
+        "metrics": found.as_dict(),
         "test_nll": [round(value, 3) for value in nll],
-        "bleu_counts": scores.statistics["bleu"][:, : 2 + ORDERS].astype(int).tolist(),
+        "bleu_counts": found.statistics["bleu"][:, : 2 + ORDERS].astype(int).tolist(),
     }
 
 
 def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
     """The summary, or its part of a further test set, with the metrics that the run's row wants and it lacks, or in
     ``missing`` the reasons why they cannot be computed here."""
-    from fairseq_diverse.metrics.catalogue import Texts, find
-    from fairseq_diverse.preparation.pipeline import lowercased
-
     wanted = [name for name in run.row.metrics if name not in summary["metrics"]]
     if not wanted:
         return summary
     text = str(run.data.path / "text" / f"{run.split_of(test)}.")
     source, target = (read_lines(text + language) for language in (run.data.source, run.data.target))
     hypotheses = read_lines(run.directory / f"{test or 'test'}.hyp")
-    given = Texts(hypotheses, target, run.data.target, source, lowercase=lowercased(run.data.path))
+    given = Texts(hypotheses, target, run.data.target, source, lowercase=pipeline.lowercased(run.data.path))
     metrics, signatures, missing = summary["metrics"], {}, {}
     sentences = dict(summary.get("sentence_scores", {}))
     for name in wanted:
