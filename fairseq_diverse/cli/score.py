@@ -277,12 +277,13 @@ def _compare(
     for row, system in zip(rows, systems, strict=True):
         results = system.results[metric]
         delta = mean(result.score for result in results) - mean(result.score for result in baseline)
-        p = None
-        if test == "seeds" and results is not baseline and min(len(results), len(baseline)) > 1:
+        if results is baseline or (test == "seeds" and min(len(results), len(baseline)) < 2):
+            p = None
+        elif test == "seeds":
             p = significance.seed_difference(*([result.score for result in side] for side in (baseline, results)))[1]
-        elif test == "bootstrap" and results is not baseline:
+        elif test == "bootstrap":
             p = significance.p_value(resamples[systems[0].name], resamples[system.name], delta)
-        elif test != "seeds" and results is not baseline:
+        else:
             of_test = {"randomization": significance.randomization_p_value, "sign": significance.sign_test_p_value}
             p = of_test[test](first.statistics, results[0].statistics, first.combine)
         row |= {"delta": round(delta, 4), "p": None if p is None else float(f"{p:.4g}")}

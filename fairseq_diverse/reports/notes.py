@@ -181,10 +181,10 @@ def ended_early_note(lines: Sequence[Line]) -> list[str]:
 
 def diverged_note(lines: Sequence[Line]) -> list[str]:
     """Which trainings ended far above their best validation NLL, or above that of guessing."""
-    ends = [(line.name, run["seed"], nll["last"], nll.get("best", nll["last"]))
+    ends = [(f"{line.name} seed {run['seed']}", nll["last"], nll.get("best", nll["last"]))
             for line in lines for run in line.runs if (nll := run.get("valid_nll"))]  # fmt: skip
-    far = [end for end in ends if not end[2] <= min(FAR * end[3], GUESSED)]  # nor is NaN
-    wrong = [f"{name} seed {seed} {last:.2f} ({best:.2f})" for name, seed, last, best in far]
+    # NaN is not below, either
+    wrong = [f"{run} {last:.2f} ({best:.2f})" for run, last, best in ends if not last <= min(FAR * best, GUESSED)]
     text = "training diverged, or fits its data too closely: validation NLL a token at the end (and the best)"
     return [f"{text}: {', '.join(wrong)}"] if wrong else []
 

@@ -154,10 +154,11 @@ def _spawn(
     fails if its input changes before the first update, when it has read all."""
     path, reads = run.directory / f"{step}.log", step == "train"
     env = without_other_nodes(os.environ) | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"}
-    die, locks = partial(die_with_parent, os.getpid()), [lock]  # while any part of a run lives, the run stays locked
+    die = partial(die_with_parent, os.getpid())
     with open(path, "ab" if reads else "wb") as log:
         follow, words = logs.Follower(path), lighter(command)
-        process = Popen(words, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=env, pass_fds=locks, preexec_fn=die)
+        # while any part of a run lives, the run stays locked
+        process = Popen(words, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=env, pass_fds=[lock], preexec_fn=die)
     try:
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             if step == "train" and "best" in run.row.average:
