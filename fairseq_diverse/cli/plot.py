@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_diverse import register
 from fairseq_diverse.cli import distinct_checkpoints, named_path, plot_attention
@@ -20,11 +20,8 @@ from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curv
 from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict
 from fairseq_diverse.reports.sentences import find_records, known_property
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import add_picture_arguments, save_figure
+from fairseq_diverse.support.pictures import Figure, add_picture_arguments, save_figure
 from fairseq_diverse.support.tables import one_line
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = plot_attention.EXAMPLE
 
@@ -65,7 +62,7 @@ def add_head_map(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(read_paths=("checkpoints", "data"))
 
 
-def plot_head_map(args: argparse.Namespace) -> "Figure":
+def plot_head_map(args: argparse.Namespace) -> Figure:
     """Draw the encoder heads of several models: on the left by t-SNE of each head's mean output over layers and words
     of a split (Li et al., 2021, Fig. 3), on the right the cosine similarity of every two heads of a model. Trust the
     similarities: where so few points lie depends on the seed of t-SNE. The command prints the mean similarity (1: all
@@ -97,7 +94,7 @@ def add_curves(parser: argparse.ArgumentParser) -> None:
     add("--smooth", type=int, metavar="N", help=smooth)
 
 
-def plot_curves(args: argparse.Namespace) -> "Figure":
+def plot_curves(args: argparse.Namespace) -> Figure:
     """Draw training and validation loss against updates and against the minutes spent in updates. The training curve is
     a running mean of the logged values, which are pale; validations are dots."""
     if args.smooth is not None and args.smooth < 1:
@@ -122,7 +119,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     add("--metrics", metavar="LIST", help=f"{measures}bleu,nll)")
 
 
-def plot_rows(args: argparse.Namespace) -> "Figure":
+def plot_rows(args: argparse.Namespace) -> Figure:
     """Draw the scores of a table's rows, and their differences to the baseline. --x, or a table with `x`: against the
     value of a flag, one curve for rows that differ only in it, means over seeds with one standard deviation (one seed:
     95% bootstrap interval). A row without a number for it is a dashed line. --verdict draws each row's differences to
@@ -135,7 +132,7 @@ def plot_rows(args: argparse.Namespace) -> "Figure":
     return _against_flag(args, table) if against else _by_row(args, table)
 
 
-def _against_flag(args: argparse.Namespace, table: Table) -> "Figure":
+def _against_flag(args: argparse.Namespace, table: Table) -> Figure:
     """The picture of --x."""
     if given := [flag for flag in ("seeds", "baseline", "without", "best", "test") if getattr(args, flag)]:
         raise UserError(f"--{given[0]}: is for --verdict and --by")
@@ -155,7 +152,7 @@ def _against_flag(args: argparse.Namespace, table: Table) -> "Figure":
     return draw_curves(grouped, summaries, flags[0], [measures[name] for name in chosen], table.rows)
 
 
-def _by_row(args: argparse.Namespace, table: Table) -> "Figure":
+def _by_row(args: argparse.Namespace, table: Table) -> Figure:
     """The picture of --by or --verdict, or of the rows' scores."""
     if args.metrics:
         raise UserError(f"--metrics: goes with --x, the flag in which the rows differ; {table.name} has no `x`")
@@ -190,7 +187,7 @@ def add_lengths(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(read_paths=("data",))
 
 
-def plot_lengths(args: argparse.Namespace) -> "Figure":
+def plot_lengths(args: argparse.Namespace) -> Figure:
     """Draw the lengths of training sentences in tokens: source and target, one panel per data set (Li and Luo, 2022,
     Fig. 3). The command prints the shortest, the longest and the mean length."""
     from fairseq_diverse.analysis.sentence_lengths import draw_sentence_lengths

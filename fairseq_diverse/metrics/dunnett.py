@@ -6,8 +6,7 @@ from math import fsum
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import ndtr, stdtr
+import scipy
 
 LEVEL = 0.05
 POWER = 0.8
@@ -70,7 +69,7 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
         difference = float(group.mean() - first.mean())
         error = float(deviation * np.sqrt(1 / len(group) + 1 / len(first)))
         p = max(0.0, 1 - _all_within(abs(difference) / error, freedom, ratios)) if error else None
-        single_p = float(2 * stdtr(freedom, -abs(difference) / error)) if error else None
+        single_p = float(2 * scipy.special.stdtr(freedom, -abs(difference) / error)) if error else None
         reach = bound * error
         interval = difference - reach, difference + reach
         tests.append(SeedTest(difference, error, p, single_p, interval, float(deviation), visible * error))
@@ -109,7 +108,9 @@ def _all_within(bound: float, freedom: int, ratios: Sequence[tuple[float, int]])
     reach = bound * scales[:, None]
     for ratio, count in ratios:
         rest = np.sqrt(1 - ratio**2)
-        within *= (ndtr((reach - ratio * z) / rest) - ndtr((-reach - ratio * z) / rest)) ** count
+        within *= (
+            scipy.special.ndtr((reach - ratio * z) / rest) - scipy.special.ndtr((-reach - ratio * z) / rest)
+        ) ** count
     return float(weights @ within @ (normal / normal.sum()))
 
 
@@ -125,9 +126,9 @@ def _scales(freedom: int) -> tuple[np.ndarray, np.ndarray]:
 def _critical(freedom: int, ratios: tuple[tuple[float, int], ...]) -> tuple[float, float]:
     """d and x of `dunnett`."""
     scales, weights = _scales(freedom)
-    bound = brentq(lambda d: _all_within(d, freedom, ratios) - (1 - LEVEL), 0, 1e3)
+    bound = scipy.optimize.brentq(lambda d: _all_within(d, freedom, ratios) - (1 - LEVEL), 0, 1e3)
 
     def power(x: float) -> float:
-        return float(weights @ (ndtr(x - bound * scales) + ndtr(-x - bound * scales)))
+        return float(weights @ (scipy.special.ndtr(x - bound * scales) + scipy.special.ndtr(-x - bound * scales)))
 
-    return bound, brentq(lambda x: power(x) - POWER, 0, bound * scales[-1] + 9)
+    return bound, scipy.optimize.brentq(lambda x: power(x) - POWER, 0, bound * scales[-1] + 9)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import fsum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,7 @@ from fairseq_diverse.reports.comparable import Runs, comparable, measures_of
 from fairseq_diverse.reports.lines import compare_by, entries
 from fairseq_diverse.reports.notes import commits_note, differing_seeds_note, machines_note, tested_rows
 from fairseq_diverse.reports.sentences import BY, Groups, Record, group
-from fairseq_diverse.support.pictures import STYLES, panels, set_names, set_note, set_title
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import STYLES, Figure, panels, set_names, set_note, set_title
 
 
 def compare_groups(runs: Runs, records: Mapping[str, tuple[Record, str]], by: str, test: str) -> list[Line]:
@@ -141,7 +138,7 @@ def group_notes(lines: Sequence[Line], by: str, records: Mapping[str, tuple[Reco
     return text + differing_seeds_note(rows) + machines_note(rows) + commits_note(rows)
 
 
-def draw_groups(lines: Sequence[Line], title: str) -> "Figure":
+def draw_groups(lines: Sequence[Line], title: str) -> Figure:
     """Δ NLL a word of every row with its 95% interval over seeds, a panel a group; rows of one seed have none."""
     compared = [line for line in lines if line.differences]
     sentences = {line.facts["group"]: line.facts["sentences"] for line in compared}

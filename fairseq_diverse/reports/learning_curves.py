@@ -3,18 +3,14 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import STYLES, legend_above, panels
+from fairseq_diverse.support.pictures import STYLES, Figure, legend_above, panels
 from fairseq_diverse.support.yaml_files import shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 METRICS = {"loss": "loss, bits a token", "nll_loss": "negative log-likelihood, bits a token"}
 OF_CLASSIFIERS = "loss, as logged"  # in bits or nats a sentence, or a squared error
@@ -89,9 +85,7 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
         return ((sums[middle + half + 1] - sums[middle - half]) / (2 * half + 1)).tolist()
 
 
-def draw_learning_curves(
-    trainings: Mapping[str, Sequence[Training]], metric: str, smooth: int | None = None
-) -> "Figure":
+def draw_learning_curves(trainings: Mapping[str, Sequence[Training]], metric: str, smooth: int | None = None) -> Figure:
     """Two panels, against updates and against minutes; the curves of one name share a colour. Training is a line over
     the pale values that it smooths, means of ``smooth`` values (rounded up to an odd number; 1: none), by default of so
     many that about ``POINTS`` independent ones remain of the longest curve; validations are hollow dots."""

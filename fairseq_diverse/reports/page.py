@@ -5,18 +5,15 @@ import datetime
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.reports.formats import Block, Cells
 from fairseq_diverse.reports.side_by_side import Sentence, SideBySide
 from fairseq_diverse.reports.word_differences import Part, compare
-from fairseq_diverse.support.pictures import as_svg
+from fairseq_diverse.support.pictures import Figure, as_svg
 from fairseq_diverse.support.tables import one_line, readable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUMBER = re.compile(r"[<≤]?\s*([+-]?\d[\d,]*(?:\.\d+)?)([KMG]?)\b")
 SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
@@ -71,7 +68,7 @@ def marked(shown: SideBySide, baselines: Mapping[str, str], title: str) -> Trans
 
 def render(
     blocks: Sequence[Block],
-    figures: "Mapping[str, Figure]",
+    figures: Mapping[str, Figure],
     rows: Sequence[RowInfo] = (),
     translations: Sequence[Translations] = (),
     version: str = "",

@@ -4,7 +4,6 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from fairseq_diverse.experiments.run import Run
@@ -18,9 +17,7 @@ from fairseq_diverse.reports.row_curves import SPEED, curves, draw_curves
 from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import Selection
 from fairseq_diverse.reports.side_by_side import side_by_side
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import Figure
 
 Folders = Mapping[str, Mapping[int, Path]]  # of runs, by row and seed
 
@@ -59,7 +56,7 @@ def _translations(runs: Sequence[Run], tests: Sequence[str], count: int) -> list
     return translations
 
 
-def _figures(selection: Selection, report: Report, folders: Folders) -> "dict[str, Figure]":
+def _figures(selection: Selection, report: Report, folders: Folders) -> dict[str, Figure]:
     """The pictures by their captions: of the lines, and the losses of rows that are not systems on tasks."""
     kind, lines, x = selection.kinds[0], report.lines, selection.table.x
     rows = selection.of_kind(kind).rows

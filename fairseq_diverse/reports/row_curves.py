@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from fairseq_diverse.metrics.seeds import Spread
 from fairseq_diverse.metrics.significance import interval, resampled_sums
 from fairseq_diverse.reports.comparable import no_speed
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, panels, set_note
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import SENTENCES, STYLES, Figure, legend_above, panels, set_note
 
 SPEED = Measure("speed", "target subwords a second in training", lambda run: run["words_per_second"]["train"] or np.nan)
 MINUTES = Measure("epoch_minutes", "minutes an epoch", lambda run: run.get("epoch_minutes") or np.nan)
@@ -73,7 +70,7 @@ def published_figure(row: Row, measure: Measure) -> float | None:
 
 def draw_curves(
     grouped: Sequence[Curve], summaries: Summaries, flag: str, measures: Sequence[Measure], published: Mapping[str, Row]
-) -> "Figure":
+) -> Figure:
     """Means over seeds against a flag, a panel a measure; speeds only where all runs are of one known machine.
 
     Bars are one standard deviation over seeds; of one seed they are dotted, the 95% bootstrap interval over test
@@ -116,7 +113,7 @@ Points = dict[float | str | None, _Point]
 
 
 def _draw_panel(
-    figure: "Figure", axis: Any, drawn: Sequence[tuple[str, Points]], of_paper: Sequence[dict[Any, float]]
+    figure: Figure, axis: Any, drawn: Sequence[tuple[str, Points]], of_paper: Sequence[dict[Any, float]]
 ) -> set[str]:
     """Draw curves of one figure; returns what their bars are, and whether there are published figures."""
     from matplotlib.transforms import offset_copy

@@ -1,7 +1,7 @@
 """A table's figures row by row: scores with their seeds, differences with their intervals."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,10 +9,7 @@ from fairseq_diverse.experiments.kinds.lines import Line, Measure, deciding_last
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.metrics.seeds import compared
 from fairseq_diverse.support import pictures
-from fairseq_diverse.support.pictures import SENTENCES, STYLES, panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_diverse.support.pictures import SENTENCES, STYLES, Figure, panels
 
 BETTER, WORSE, OPEN = STYLES[2], STYLES[1], ("gray", "o")  # of differences in a picture
 OUTCOMES = {
@@ -33,7 +30,7 @@ class _Bar(NamedTuple):
     line: str = "-"
 
 
-def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) -> "Figure":
+def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) -> Figure:
     """The main score of every finished row, mean over seeds, with a hollow dot a seed, and the difference to the
     baseline by the last measure that is compared.
 
@@ -84,7 +81,7 @@ def _bar_of_difference(line: Line, measure: Measure, items: str) -> _Bar | None:
     return _Bar(text, NORMAL * over.error, SENTENCES) if over and over.error is not None else None
 
 
-def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str) -> "Figure":
+def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str) -> Figure:
     """Differences to the baseline, one line a row, by the measure that decides first: the mean over seeds, its 95%
     interval (Dunnett's, for all rows of a baseline at once; none where nothing can be tested) and a hollow dot a seed.
     """

@@ -111,7 +111,7 @@ def new_figure(width: float, height: float, dpi: float | None = None) -> Figure:
 
 def panels(
     count: int, width: float, height: float, sharex: bool = False, sharey: bool = False
-) -> "tuple[Figure, list[Any]]":
+) -> tuple[Figure, list[Any]]:
     """A figure with this many panels in a row; on paper below each other where a panel would be narrower than 2
     inches."""
     rows = -(-count // fitting(count, 2.0))

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,11 +18,9 @@ from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy, pooled
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from fairseq_diverse.metrics.seeds import Difference
+from fairseq_diverse.metrics.dunnett import LEVEL, holm
+from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values
+from fairseq_diverse.support.pictures import Figure
 
 FILE = "accuracy.json"
 
@@ -96,8 +94,6 @@ class Classification(Kind):
 
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
         """By number of operators or probe: accuracies, means over seeds, and shares of the largest class."""
-        from fairseq_diverse.metrics.seeds import Spread
-
         parts = [_parts(run) for run in runs]
         shares = {name: Spread.over([of_run[name].share for of_run in parts]).mean for name in parts[0]}
         return {"parts": shares, "largest_parts": {name: part.largest for name, part in parts[0].items()}}
@@ -114,7 +110,7 @@ class Classification(Kind):
             table.append([length, *(f"{share:.2f}" for share in shares)])
         return [("Accuracy by number of operators", table)]
 
-    def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
+    def pictures(self, lines: Sequence[Line]) -> dict[str, Figure]:
         """Accuracy of every finished row by number of operators, the seeds together."""
         if not (done := [line for line in lines if line.seeds]):
             return {}
@@ -124,7 +120,7 @@ class Classification(Kind):
         accuracies = {row: [pooled(parts[str(n)] for parts in runs) for n in lengths] for row, runs in of_rows}
         return {"Accuracy by number of operators": draw_accuracy(lengths, accuracies, trained)}
 
-    def judge(self, row: Row, baseline: Row, difference: "Difference") -> "Difference":
+    def judge(self, row: Row, baseline: Row, difference: Difference) -> Difference:
         """Seeds of a classifier on one trained encoder say nothing about the system."""
         return replace(difference, test=None, untested=ONE_ENCODER) if "from-checkpoint" in row.train else difference
 
@@ -185,8 +181,6 @@ def _share(chosen: Callable[[int, int], bool]) -> Callable[[Summary], float | No
 
 
 def _group_means(lines: Sequence[TaskLine]) -> list[TaskLine]:
-    from fairseq_diverse.metrics.seeds import Spread
-
     means = []
     systems = grouped((line.system, line) for line in lines)
     for (group, tasks), (system, cells) in itertools.product(GROUPS.items(), systems.items()):
@@ -203,9 +197,6 @@ def _group_means(lines: Sequence[TaskLine]) -> list[TaskLine]:
 
 
 def _tests_notes(judged: Sequence[TaskLine]) -> list[str]:
-    from fairseq_diverse.metrics.dunnett import LEVEL, holm
-    from fairseq_diverse.metrics.seeds import corrected_p_values
-
     differences = [line.differences["all"] for line in judged]
     tests = [difference.test for difference in differences if difference.holm_of and difference.test]
     text = []

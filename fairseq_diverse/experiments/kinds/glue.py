@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,12 +15,10 @@ from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.host.programs import model_name
 from fairseq_diverse.metrics.glue import HEADINGS
+from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values, over_seeds
 from fairseq_diverse.models.systems import BERT_ARCHITECTURES
 from fairseq_diverse.preparation import glue, pipeline
 from fairseq_diverse.support.paths import runs_dir
-
-if TYPE_CHECKING:
-    from fairseq_diverse.metrics.seeds import Difference
 
 FILE = "glue.json"
 AVERAGE = "average"
@@ -125,7 +123,7 @@ class Glue(Kind):
     def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
         return (Measure("score", "score", main_score),)
 
-    def judge(self, row: Row, baseline: Row, difference: "Difference") -> "Difference":
+    def judge(self, row: Row, baseline: Row, difference: Difference) -> Difference:
         """The difference alone where row and baseline start from different given checkpoints."""
         given = any(isinstance(start, str) for start in (row.pretrained, baseline.pretrained))
         other = given and row.pretrained != baseline.pretrained
@@ -164,8 +162,6 @@ class Glue(Kind):
 
     def _averages(self, compared: Compared, tasks: dict[str, str], systems: dict[str, str]) -> list[TaskLine]:
         """Of every system that has all tasks of the table, the mean of their first figures, by seeds that all have."""
-        from fairseq_diverse.metrics.seeds import Spread, over_seeds
-
         hidden = {row.name: _task(row, compared.summaries[row.name]) for row in compared.hidden}
         others = [row for row in compared.hidden if hidden[row.name] in tasks.values()]
         tasks = hidden | tasks
@@ -215,8 +211,6 @@ class Glue(Kind):
 
 def _tests_notes(lines: Sequence[TaskLine]) -> list[str]:
     """How systems are tested, and all differences that are."""
-    from fairseq_diverse.metrics.seeds import corrected_p_values
-
     if not lines:
         return []
     on_tasks = [line.differences["score"] for line in lines if line.task != AVERAGE]
@@ -233,8 +227,6 @@ def _tests_notes(lines: Sequence[TaskLine]) -> list[str]:
 
 def _cell(line: Line, systems: Mapping[str, str], name: str, metric: str, main: bool) -> TaskLine:
     """One figure of a row's task; the ``main`` one is compared with the baseline's."""
-    from fairseq_diverse.metrics.seeds import Spread
-
     figure, system = f"{name} {HEADINGS[metric]}", systems[line.name]
     cell = TaskLine(row=line.row, seeds=line.seeds, runs=line.runs, system=system, task=figure)
     cell.facts = {"system": system, "figure": figure}

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,11 +15,8 @@ from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet, Run
-from fairseq_diverse.support.pictures import STYLES, new_figure
+from fairseq_diverse.support.pictures import STYLES, Figure, new_figure
 from fairseq_diverse.support.typed import refuse_unknown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ARCH = "resnet-"  # before the size, in a row's arch
 KNOWN = {
@@ -125,7 +122,7 @@ class Images(Kind):
             *map(of, layers),
         )
 
-    def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
+    def pictures(self, lines: Sequence[Line]) -> dict[str, Figure]:
         """Accuracy against parameters, with the published figures as hollow markers (Wang et al., 2021, Fig. 1)."""
         figure = new_figure(5, 3.6)
         axis = figure.subplots()

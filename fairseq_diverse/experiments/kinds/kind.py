@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -10,11 +10,8 @@ from fairseq_diverse.experiments.flags import Flags, common, machinery, without_
 from fairseq_diverse.experiments.kinds.lines import Column, Compared, Line, Measure, Summary, TaskLine, TaskTable
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import DataSet, Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from fairseq_diverse.metrics.seeds import Difference
+from fairseq_diverse.metrics.seeds import Difference
+from fairseq_diverse.support.pictures import Figure
 
 State = Mapping[str, Any]  # of a run: what each finished step measured, by step
 KINDS: dict[str, "Kind"] = {}  # by name, in the order of their registration
@@ -153,7 +150,7 @@ class Kind:
         """What JSON has of a finished row besides the measures."""
         return {}
 
-    def judge(self, row: Row, baseline: Row, difference: "Difference") -> "Difference":
+    def judge(self, row: Row, baseline: Row, difference: Difference) -> Difference:
         """The difference of a row to its baseline; without a test where seeds say nothing."""
         return difference
 
@@ -169,7 +166,7 @@ class Kind:
         """Further tables, each with its title; the first row is the header."""
         return []
 
-    def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
+    def pictures(self, lines: Sequence[Line]) -> dict[str, Figure]:
         """Further pictures of the page, by their captions; the lines may be of rows without a finished run."""
         return {}
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from fairseq_diverse.experiments.rows import Row
-
-if TYPE_CHECKING:  # a second of scipy and sacrebleu, which only reports need
-    import numpy as np
-
-    from fairseq_diverse.metrics.seeds import Difference, Spread
+from fairseq_diverse.metrics.seeds import Difference, Spread
 
 SMALLEST = "with these seeds, a true difference of this size is found (p < 0.05) in 80% of cases"
 
@@ -36,7 +34,7 @@ class Measure:
     details: bool = False  # shown only where all columns are
     examples: Callable[[Summary], Sequence[float]] | None = None  # its values on test examples, for a paired t-test
     # on resampled test sets, for a paired bootstrap, and for an interval of one seed
-    resampled: "Callable[[Summary], np.ndarray] | None" = None
+    resampled: Callable[[Summary], np.ndarray] | None = None
 
     def label(self, name: str, comma: str = ", ") -> str:
         """A name of it with its scale, for an axis."""
@@ -66,11 +64,11 @@ class Line:
     row: Row
     seeds: int
     runs: Sequence[Summary] = ()
-    scores: "dict[str, Spread]" = field(default_factory=dict)  # means over seeds, by key of a measure
+    scores: dict[str, Spread] = field(default_factory=dict)  # means over seeds, by key of a measure
     intervals: dict[str, float] = field(default_factory=dict)  # half the 95% intervals over test examples, by key
     baseline: str = ""  # the row that it is compared with; empty where nothing is compared
     baseline_runs: Sequence[Summary] = ()
-    differences: "dict[str, Difference]" = field(default_factory=dict)  # to the baseline, by key, the main one first
+    differences: dict[str, Difference] = field(default_factory=dict)  # to the baseline, by key, the main one first
     over_examples: dict[str, OverExamples] = field(default_factory=dict)  # the same over examples
     speeds: dict[str, float | None] = field(default_factory=dict)  # by entry of JSON; None where a log has none
     no_speed: str = ""  # why all are None
@@ -100,7 +98,7 @@ class TaskLine(Line):
 
     system: str
     task: str  # what the table's line is called
-    score: "Spread | None" = None  # None where it was not measured
+    score: Spread | None = None  # None where it was not measured
     p: float | None = None  # what its stars are of
     guessing: float | None = None  # the score of always answering the most frequent label
     published: str = ""  # the figure of a paper
@@ -121,7 +119,7 @@ class Compared(NamedTuple):
     lines: Sequence[Line]
     hidden: Sequence[Row]
     summaries: Summaries
-    differences: "Mapping[str, Mapping[str, Difference]]"
+    differences: Mapping[str, Mapping[str, Difference]]
 
 
 def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:

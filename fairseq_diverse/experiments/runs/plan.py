@@ -56,7 +56,7 @@ def readable_program(module: str) -> str:
     return module.replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
 
 
-def refuse_own(row: Row) -> None:
+def refuse_own(row: Row, where: str) -> None:
     """Raise ``ValueError`` where a row sets a flag that is the run's own."""
     given = {"train": row.train, "generate": row.generate}
     for section, own in kind_of(row).own_flags(row).items():
@@ -64,4 +64,4 @@ def refuse_own(row: Row) -> None:
             name = taken[0] if section == "train" else f"{section}.{taken[0]}"
             others = "--seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS"
             todo = f"`fairseq-diverse run` sets this flag by itself; leave it out (seeds are given by {others})"
-            raise ValueError(f"row {row.name}: {name}: {todo}")
+            raise ValueError(f"{where}: {name}: {todo}")

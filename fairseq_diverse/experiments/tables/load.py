@@ -195,10 +195,7 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{where}: {key}: not for rows of kind {kind.name} (task {train.get('task')})")
     if row.pretrained and "finetune-from-model" in row.train:
         raise ValueError(f"{where}: pretrained and finetune-from-model: one of them only")
-    try:
-        refuse_own(row)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    refuse_own(row, where)
 
 
 def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[Row]:
