@@ -24,8 +24,8 @@ from fairseq_diverse.support.tables import in_columns, one_line
 PATHS = ("checkpoints", "data")
 EXAMPLE = (
     "fairseq-diverse accuracy baseline=baseline/checkpoint_best.pt both=both/checkpoint_best.pt --data logic-data "
-    "--out lengths.png"
 )
+EXAMPLE += "--out lengths.png"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,10 +28,8 @@ from fairseq_diverse.syntax.parse import record_path
 from fairseq_diverse.syntax.parsers import recorded_parsers
 
 PATHS = ("data",)
-EXAMPLE = (
-    "fairseq-diverse binarize-syntax --data data-bin --dependency 'parses/{split}.en.conllu' "
-    "--constituency 'parses/{split}.en.ptb'"
-)
+EXAMPLE = "fairseq-diverse binarize-syntax --data data-bin --dependency 'parses/{split}.en.conllu' "
+EXAMPLE += "--constituency 'parses/{split}.en.ptb'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

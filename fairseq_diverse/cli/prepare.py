@@ -50,10 +50,8 @@ from fairseq_diverse.support.yaml_files import check_text, read_yaml
 EXAMPLE = """fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/multi30k_en_de
   fairseq-diverse prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --bpe-size 8000 \\
       --out data"""
-BOTH_WAYS = (
-    "write `prepare NAME --raw DIR`, or for files of your own "
-    "`prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --out data`"
-)
+BOTH_WAYS = "write `prepare NAME --raw DIR`, or for files of your own "
+BOTH_WAYS += "`prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --out data`"
 OWN = ("source", "target", "train", "valid", "test", "bpe_size")
 
 
