@@ -28,6 +28,7 @@ from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
 EXAMPLE = "fairseq-diverse run toy --help    # the flags of a command, and an example"
 QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
+AS_WRITTEN = argparse.RawDescriptionHelpFormatter
 SHELLS = ("bash", "zsh", "tcsh")
 DOCTOR = "fairseq-diverse doctor"
 COMMANDS = {
@@ -91,12 +92,8 @@ def distinct_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParser:
     """The parser of all commands; only that of the first word of ``argv`` has its flags, or all of the ``whole``."""
-    parser = Parser(
-        prog="fairseq-diverse",
-        description="Attention diversity for neural machine translation.",
-        epilog=f"example:\n  {EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about, example = "Attention diversity for neural machine translation.", f"example:\n  {EXAMPLE}"
+    parser = Parser(prog="fairseq-diverse", description=about, epilog=example, formatter_class=AS_WRITTEN)
     parser.add_argument("--version", action="version", version=f"fairseq-diverse {__version__}")
     _add_own_flags(parser)
     parser.add_argument("--completion", choices=SHELLS, help="print the completion script for a shell")
@@ -104,13 +101,8 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
     for name, summary in COMMANDS.items():
         if name in argv[:1] or whole:  # import only this command: the others may be slow or need extras
             module = importlib.import_module(f"fairseq_diverse.cli.{name.replace('-', '_')}")
-            subparser = subparsers.add_parser(
-                name,
-                help=summary,
-                description=module.__doc__,
-                epilog=f"example:\n  {module.EXAMPLE}",
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
+            texts = {"description": module.__doc__, "epilog": f"example:\n  {module.EXAMPLE}"}
+            subparser = subparsers.add_parser(name, help=summary, **texts, formatter_class=AS_WRITTEN)
             module.add_arguments(subparser)
             _add_own_flags(subparser)
             if name in user_dir.COMMANDS:

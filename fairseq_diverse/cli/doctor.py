@@ -183,13 +183,8 @@ def _loading() -> Iterator[Check]:
 
 
 CHECKS: dict[str, Callable[[], Iterator[Check]]] = {
-    "packages": _packages,
-    "torchaudio": _torchaudio,
-    "fairseq": _fairseq,
-    "torch's devices": _devices,
-    "C kernels": _kernels,
-    NAME: _plugin,
-    "checkpoints": _loading,
+    **{"packages": _packages, "torchaudio": _torchaudio, "fairseq": _fairseq, "torch's devices": _devices},
+    **{"C kernels": _kernels, NAME: _plugin, "checkpoints": _loading},
 }
 
 

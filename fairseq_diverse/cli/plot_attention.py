@@ -36,13 +36,8 @@ EXAMPLE += "--source 'A dog runs.' --component cross --layer 3 --out maps.png"
 
 
 def add_parser(kinds: Any) -> None:
-    parser = kinds.add_parser(
-        "attention",
-        help="per-head maps of a sentence pair",
-        description=__doc__,
-        epilog=f"example:\n  {EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    texts = {"help": "per-head maps of a sentence pair", "description": __doc__, "epilog": f"example:\n  {EXAMPLE}"}
+    parser = kinds.add_parser("attention", **texts, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--path", required=True, nargs="+", metavar="CHECKPOINT", help="one checkpoint, or several as NAME=CHECKPOINT")
     add("--data", required=True, help="prepared data set that it was trained on")

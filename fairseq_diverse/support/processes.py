@@ -108,13 +108,9 @@ def run_to_end(
 ) -> subprocess.CompletedProcess[Any]:
     """``subprocess.run``; on interruption or timeout, the children of the command are killed too. Raises
     subprocess.TimeoutExpired: after ``timeout`` seconds."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=functools.partial(die_with_parent, os.getpid()),
-        **options,
-    ) as process:
+    die = functools.partial(die_with_parent, os.getpid())
+    options |= {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": die}
+    with subprocess.Popen(command, **options) as process:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException:

@@ -10,20 +10,14 @@ from fairseq_diverse.support.processes import cores
 # On a CPU glibc gives freed memory back after every update and gets it anew, page by page: 62,000 page faults an update
 # at size `small`. With these it keeps the memory, in huge pages. Results stay the same; see docs/speed.md.
 ALLOCATION = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": "100000000000",
-    "MALLOC_TOP_PAD_": "268435456",
+    **{"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456"},
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 # The same vector instructions on every x86 processor that has AVX2, whatever else it has
 AVX2 = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_CBWR": "AVX2",
-    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "FAIRSEQ_DIVERSE_KERNELS": "x86-64-v3",
+    **{"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    **{"ONEDNN_MAX_CPU_ISA": "AVX2", "FAIRSEQ_DIVERSE_KERNELS": "x86-64-v3"},
 }
-
 SEVERAL_NODES = (
     *("SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_JOB_ID"),
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
