@@ -101,8 +101,10 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
     for name, summary in COMMANDS.items():
         if name in argv[:1] or whole:  # import only this command: the others may be slow or need extras
             module = importlib.import_module(f"fairseq_diverse.cli.{name.replace('-', '_')}")
-            texts = {"description": module.__doc__, "epilog": f"example:\n  {module.EXAMPLE}"}
-            subparser = subparsers.add_parser(name, help=summary, **texts, formatter_class=AS_WRITTEN)
+            about, example = module.__doc__, f"example:\n  {module.EXAMPLE}"
+            subparser = subparsers.add_parser(
+                name, help=summary, description=about, epilog=example, formatter_class=AS_WRITTEN
+            )
             module.add_arguments(subparser)
             _add_own_flags(subparser)
             if name in user_dir.COMMANDS:
