@@ -101,9 +101,9 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
     for name, summary in COMMANDS.items():
         if name in argv[:1] or whole:  # import only this command: the others may be slow or need extras
             module = importlib.import_module(f"fairseq_diverse.cli.{name.replace('-', '_')}")
-            about, example = module.__doc__, f"example:\n  {module.EXAMPLE}"
+            doc, example = module.__doc__, f"example:\n  {module.EXAMPLE}"
             subparser = subparsers.add_parser(
-                name, help=summary, description=about, epilog=example, formatter_class=AS_WRITTEN
+                name, help=summary, description=doc, epilog=example, formatter_class=AS_WRITTEN
             )
             module.add_arguments(subparser)
             _add_own_flags(subparser)
