@@ -10,10 +10,11 @@ from fairseq_diverse.cli import report as flags_of
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir
 from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.kinds.lines import grouped
 from fairseq_diverse.experiments.tables.load import Table, select_rows
 from fairseq_diverse.reports.comparable import measures_of
 from fairseq_diverse.reports.groups import compare_groups, draw_groups
-from fairseq_diverse.reports.learning_curves import METRICS, Training, draw_learning_curves, read_training
+from fairseq_diverse.reports.learning_curves import METRICS, draw_learning_curves, read_training
 from fairseq_diverse.reports.lines import compare, of_test
 from fairseq_diverse.reports.report import tests_of
 from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curves
@@ -99,9 +100,8 @@ def plot_curves(args: argparse.Namespace) -> Figure:
     a running mean of the logged values, which are pale; validations are dots."""
     if args.smooth is not None and args.smooth < 1:
         raise UserError(f"--smooth {args.smooth}: at least 1 is needed")
-    trainings: dict[str, list[Training]] = {}
-    for name, path in (named_path(text, "LOG") for text in args.logs):
-        trainings.setdefault(name, []).append(read_training(Path(path), args.metric))
+    named = (named_path(text, "LOG") for text in args.logs)
+    trainings = grouped((name, read_training(Path(path), args.metric)) for name, path in named)
     return draw_learning_curves(trainings, args.metric, args.smooth)
 
 

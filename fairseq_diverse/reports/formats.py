@@ -121,8 +121,7 @@ def _lines(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """The values inside a value, with their names joined by points; those of lists are counted from 1."""
     if isinstance(value, dict | list):
-        parts = value.items() if isinstance(value, dict) else enumerate(value, start=1)
-        for key, part in parts:
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value, start=1):
             if name or key not in NOT_IN_CSV:
                 yield from _flat(part, f"{name}.{key}" if name else str(key))
     else:

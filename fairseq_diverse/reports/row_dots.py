@@ -49,8 +49,7 @@ def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) ->
         if difference := line.differences.get(last.key):
             values.append((axes[1], difference.delta, _bar_of_difference(line, last, items), bars[1]))
         for axis, value, bar, shown in values:
-            half = bar.half if bar else None
-            dot = axis.errorbar(value, place, xerr=half, color=color, marker=marker, capsize=3)
+            dot = axis.errorbar(value, place, xerr=bar.half if bar else None, color=color, marker=marker, capsize=3)
             if bar:
                 dot[2][0].set_linestyle(bar.line)
                 shown.append(bar)

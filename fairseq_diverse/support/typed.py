@@ -67,6 +67,5 @@ def _place(content: Any, kind: Any, path: str, error: str) -> tuple[list[str], A
 def refuse_unknown(content: Collection[Any], known: Collection[str], where: str) -> None:
     """Raise ``ValueError`` for keys that are not known; names them, and the nearest known ones first."""
     if unknown := [str(key) for key in content if key not in known]:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        listed = ", ".join(dict.fromkeys([*near, *known]))
+        listed = ", ".join(dict.fromkeys([*difflib.get_close_matches(unknown[0], known, n=1), *known]))
         raise ValueError(f"{where}: unknown key {', '.join(map(shown, unknown))}; known: {listed}")

@@ -162,8 +162,7 @@ def sentence(item: ast.Sentence) -> Tree:
         if item.asked is None:
             return phrase("SQ", *question(c).children, QUESTION_MARK)
         if item.asked is c.subject:
-            inner = phrase("SQ", ("head", verb_phrase(c)))
-            return phrase("SBARQ", *subject(c), ("head", inner), QUESTION_MARK)
+            return phrase("SBARQ", *subject(c), ("head", phrase("SQ", ("head", verb_phrase(c)))), QUESTION_MARK)
         if isinstance(item.asked, ast.Pronoun):
             front = ("obj", noun_phrase(item.asked))
         else:

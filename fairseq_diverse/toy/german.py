@@ -174,8 +174,7 @@ def relative(item: ast.Relative, gender: str) -> list[str]:
     case, before = verb.subject_case if verb else "nom", ""
     if item.of_object and verb:
         case, before = verb.objects[0].case, verb.objects[0].german
-    pronoun = RELATIVE[gender][CASES.index(case)]
-    return [",", *before.split(), pronoun, *subordinate(item.clause, ""), ","]
+    return [",", *before.split(), RELATIVE[gender][CASES.index(case)], *subordinate(item.clause, ""), ","]
 
 
 def time(item: ast.Time) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairseq_diverse.experiments.inputs import kept_digests, read_by, refused_trees, trees_read_by
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
+from fairseq_diverse.experiments.kinds.lines import grouped
 from fairseq_diverse.experiments.rows import NAME_BYTES, Row
 from fairseq_diverse.experiments.run import DataSet, Run, Tracking
 from fairseq_diverse.preparation import DataConfig, glue
@@ -98,9 +99,7 @@ def find_runs(
 
         cpu = not torch.cuda.is_available()
     read = read_by(every)
-    folders_by_key: dict[str, list[Path]] = {}
-    for path in sorted(root.glob("*-*")):
-        folders_by_key.setdefault(path.name.rpartition("-")[2], []).append(path)
+    folders_by_key = grouped((path.name.rpartition("-")[2], path) for path in sorted(root.glob("*-*")))
 
     def runs_of(row: Row) -> list[Run]:
         data, first = of_row[row.name, row.data], row.first
