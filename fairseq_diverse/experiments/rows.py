@@ -26,10 +26,12 @@ class Row:
     size: str
     train: dict[str, str | bool]
     generate: dict[str, str | bool]
-    average: dict[str, Any]  # empty, or numbers: of checkpoints (last, or best by a metric), and every of updates
+    average: dict[
+        str, Any
+    ]  # empty, or ``last`` or ``best`` (by a metric, ``by``) N checkpoints, one ``every`` M updates
     baseline: str  # the row that it is compared with
-    published: dict[str, Any]  # a paper's figures,
-    published_on: str  # measured on this data set
+    published: dict[str, Any]  # a paper's figures
+    published_on: str  # the data set on which these were measured
     family: str  # the row of the file that a grid made this one of
     metrics: tuple[str, ...] = ()  # of `fairseq-diverse score`, besides BLEU, chrF and TER
     user_dir: str = ""  # a folder of mechanisms of the user's own

@@ -68,13 +68,12 @@ class Kind:
         return None
 
     def find_data(self, name: str, folders: Sequence[Path]) -> DataSet | None:
-        """A data set of this kind's own format, or one that has no configuration; None where it is neither. ``name``:
-        as a table has it. ``folders``: where it may be, that in the folder of runs first; one that is not prepared goes
-        there."""
+        """A data set of this kind's own format, or one that has no configuration, by its name in a table; None where
+        it is neither. It may be in any of the ``folders``; one that is not prepared goes into the first."""
         return None
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
-        """Raise ``ValueError`` where a row cannot be run on its data. ``first``: the data of the row that it is
+        """Raise ``ValueError`` where a row cannot be run on its data; ``first`` are those of the row that it is
         pre-trained by, where both are prepared."""
 
     # its steps

@@ -29,8 +29,8 @@ class Measure:
     unit: str = ""  # of a difference, if not the name
     lower: bool = False  # is better
     deviation: bool = True  # the column has the standard deviation over seeds, too
-    compared: bool = True  # with the baseline's; the first one is the main one, the last decides in `--verdict`,
-    decides: bool = False  # or this one
+    compared: bool = True  # with the baseline's; the first one that is compared is the main one
+    decides: bool = False  # in `--verdict`, in place of the last one that is compared
     details: bool = False  # shown only where all columns are
     examples: Callable[[Summary], Sequence[float]] | None = None  # its values on test examples, for a paired t-test
     # on resampled test sets, for a paired bootstrap, and for an interval of one seed
