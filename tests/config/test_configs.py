@@ -119,14 +119,13 @@ def test_each_flag_of_a_row_reaches_its_field(rows, data):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_dry_run_prints_the_commands_of_every_row(name, tables, capsys, tmp_path, monkeypatch):
+def test_a_dry_run_prints_the_commands_of_every_row(name, tables, output_of, tmp_path, monkeypatch):
     """And so fairseq's parser and the models take them, with every placement in its size. Of a grid with thousands of
     rows, some that have every value."""
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     every = {row.name: {*row.train.items(), *row.generate.items()} for row in tables[name].rows.values()}
     rows = covering(every) if len(every) > 100 else every
-    assert main(["run", name, "--dry-run", "--commands", "--rows", ",".join(rows)]) == 0
-    shown = capsys.readouterr().out
+    shown = output_of("run", name, "--dry-run", "--commands", "--rows", ",".join(rows))
     trained = shown.count("fairseq_cli.train ") + shown.count("examples.images.run ")
     assert trained == shown.count("\n# ") and not list(tmp_path.iterdir())
 
@@ -190,12 +189,11 @@ def test_what_a_model_or_criterion_refuses_is_found_before_anything_starts(
     assert not shown.out and shown.err.count("\n") == 1
 
 
-def test_an_invalid_number_of_threads_is_refused(capsys, tmp_path, monkeypatch):
+def test_an_invalid_number_of_threads_is_refused(error_of, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     for text in ("x", "-1", "0", "4,2"):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
-        assert main(["run", "toy", "--dry-run"]) == 2
-        assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in capsys.readouterr().err
+        assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in error_of("run", "toy", "--dry-run")
 
 
 def test_variables_set_by_the_user_are_kept(capsys, tmp_path, monkeypatch):
@@ -206,15 +204,13 @@ def test_variables_set_by_the_user_are_kept(capsys, tmp_path, monkeypatch):
     assert first.startswith("OMP_NUM_THREADS=3 MKL_NUM_THREADS=3 MALLOC_TRIM_THRESHOLD_=") and "MMAP" not in first
 
 
-def test_the_same_arithmetic(capsys, tmp_path, monkeypatch):
+def test_the_same_arithmetic(error_of, output_of, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     asked = ["run", "toy", "--rows", "baseline", "--dry-run", "--commands", "--same-arithmetic"]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert main(asked) == 2
-    assert "--same-arithmetic: needs OMP_NUM_THREADS=1, not 2 threads" in capsys.readouterr().err
+    assert "--same-arithmetic: needs OMP_NUM_THREADS=1, not 2 threads" in error_of(*asked)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert main(asked) == 0
-    shown = capsys.readouterr().out
+    shown = output_of(*asked)
     assert all(f" {name}={value} " in shown for name, value in {**AVX2, "MKL_NUM_THREADS": "1"}.items())
     machine = provenance.collect({"OMP_NUM_THREADS": "1", **AVX2})["machine"]
     assert machine["capability"] == "AVX2" and machine["threads"] == 1
@@ -277,6 +273,5 @@ def test_every_row_of_the_comparison_is_one_of_its_three_trials():
     assert {trial.split for trial in tuning.values()} == {"valid"}
 
 
-def test_differences_from_the_paper_are_noted_under_the_table(capsys):
-    assert not main(["report", "li2021-table6"])
-    assert "288M parameters of routing do not follow" in capsys.readouterr().out
+def test_differences_from_the_paper_are_noted_under_the_table(output_of):
+    assert "288M parameters of routing do not follow" in output_of("report", "li2021-table6")

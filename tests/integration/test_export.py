@@ -39,10 +39,9 @@ def generate(data, path, beam, *flags, **options):
     return re.findall(r"^[HP]-.*$", log, re.MULTILINE)
 
 
-def test_plain_fairseq_generates_the_same_without_user_dir(data, checkpoint, tmp_path, capsys):
+def test_plain_fairseq_generates_the_same_without_user_dir(data, checkpoint, tmp_path, output_of):
     out = tmp_path / "plain.pt"
-    assert main(["export", "--to", "fairseq", str(checkpoint), "--out", str(out)]) == 0
-    assert "without --user-dir" in capsys.readouterr().out
+    assert "without --user-dir" in output_of("export", "--to", "fairseq", checkpoint, "--out", out)
     ours = generate(data, checkpoint, 5)
     assert len(ours) == 16 and generate(data, out, 5, user_dir=False) == ours
     state = torch.load(out, weights_only=True)  # as plain fairseq loads it: without our allow-list
@@ -95,11 +94,9 @@ def test_ctranslate2_translates_the_same(data, checkpoint, tmp_path):
         ("--qk-head-dim 7", "--qk-head-dim 7 cannot go: "),
     ],
 )
-def test_mechanisms_are_refused(data, tmp_path, capsys, flags, message):
+def test_mechanisms_are_refused(data, tmp_path, capsys, error_of, flags, message):
     path = train(data, tmp_path, flags)
-    assert main(["export", "--to", "fairseq", "--out", str(tmp_path / "out.pt"), str(path)]) == 2
-    shown = capsys.readouterr().err
-    assert message in shown and shown.count("\n") == 1, shown
+    assert message in error_of("export", "--to", "fairseq", "--out", tmp_path / "out.pt", path)
     state = load_checkpoint(path)
     for name in ("routing", "evolving_on", "qk_head_dim"):  # as if its mechanism were not registered
         delattr(state["cfg"]["model"], name)
@@ -129,25 +126,22 @@ def test_other_models_are_refused(checkpoint, tmp_path, capsys):
     ],
     ids=str,
 )
-def test_settings_that_fit_no_model_are_one_line(checkpoint, tmp_path, capsys, name, value):
+def test_settings_that_fit_no_model_are_one_line(checkpoint, tmp_path, error_of, name, value):
     circle[:] = [circle]
     state = load_checkpoint(checkpoint)
     setattr(state["cfg"]["model"], name, value)
     torch.save(state, tmp_path / "x.pt")
-    assert main(["export", "--to", "fairseq", "--out", str(tmp_path / "out"), str(tmp_path / "x.pt")]) == 2
-    shown = capsys.readouterr().err
+    shown = error_of("export", "--to", "fairseq", "--out", tmp_path / "out", tmp_path / "x.pt")
     assert "x.pt: cannot build a model from its settings (" in shown and shown.count("\n") == 1, shown
 
 
-def test_impossible_flags_are_one_line(checkpoint, tmp_path, capsys):
+def test_impossible_flags_are_one_line(checkpoint, tmp_path, error_of):
     for words, message in (
         (["--to", "fairseq", "--out", tmp_path], f"--out {tmp_path}: a folder; name a file"),
         (["--to", "ctranslate2", "--out", "x"], "--to ctranslate2: convert the file of --to fairseq with ct2-"),
         (["--to", "huggingface", "--out", "x"], "--to huggingface: no class of transformers fits"),
     ):
-        assert main(["export", *map(str, words), str(checkpoint)]) == 2
-        shown = capsys.readouterr().err
-        assert message in shown and shown.count("\n") == 1, shown
+        assert message in error_of("export", *words, checkpoint)
 
 
 def test_exported_files_need_no_other_file(data, checkpoint, tmp_path):

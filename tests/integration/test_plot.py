@@ -131,11 +131,10 @@ def test_a_translation_that_does_not_end_is_said(data, checkpoint, tmp_path, cap
     assert f"warning: the translation was ended after {len(target) - 1} subwords" in caplog.text
 
 
-def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_path, capsys):
+def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_path, capsys, error_of, output_of):
     named = [f"routed={checkpoint}", f"plain={plain}"]
     asked = ["plot", "attention", "--path", *named, "--data", str(data), "--source", PAIR[0]]
-    assert main([*asked, "--layer", "1", "--out", str(tmp_path / "maps.png")]) == 0
-    printed = capsys.readouterr().out.splitlines()
+    printed = output_of(*asked, "--layer", "1", "--out", tmp_path / "maps.png").splitlines()
     assert [line.split(":")[0] for line in printed[1:3]] == ["routed", "plain"]
     assert (tmp_path / "maps.png").stat().st_size > 5000
     reference = read_lines(data / "text/test.de")[4].split()
@@ -153,8 +152,7 @@ def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_pat
         (["--layers", "all"], "--layers all: of one checkpoint"),
         (["--layer", "1", "--component", "cross"], "--target: needed with --source"),
     ):
-        assert main([*asked, *flags, "--out", str(tmp_path / "other.png")]) == 2
-        assert message in capsys.readouterr().err
+        assert message in error_of(*asked, *flags, "--out", tmp_path / "other.png")
 
 
 @pytest.mark.parametrize(
@@ -173,13 +171,11 @@ def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_pat
         (["--data", "absent"], "--data absent: no such file or folder"),
     ],
 )
-def test_user_errors_are_one_line(data, checkpoint, tmp_path, capsys, monkeypatch, flags, message):
+def test_user_errors_are_one_line(data, checkpoint, tmp_path, error_of, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
     common = ["--path", str(checkpoint), "--data", str(data), "--source", PAIR[0], "--out", "maps.png"]
     layer = [] if "--layers" in flags else ["--layer", "1"]
-    assert main(["plot", "attention", *common, *layer, *flags]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert message in error_of("plot", "attention", *common, *layer, *flags)
     assert not list(tmp_path.iterdir())
 
 
@@ -200,19 +196,18 @@ def test_a_name_stands_for_one_checkpoint(words, data, checkpoint, tmp_path, cap
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_of_other_data(data, checkpoint, tmp_path, capsys):
+def test_a_checkpoint_of_other_data(data, checkpoint, tmp_path, error_of):
     other = shutil.copytree(data, tmp_path / "other")
     for language in ("en", "de"):
         with open(other / f"dict.{language}.txt", "a") as f:
             f.write("one-more 1\n")
     flags = ["--source", PAIR[0], "--layer", "1", "--out", str(tmp_path / "maps.png")]
-    assert main(["plot", "attention", "--path", str(checkpoint), "--data", str(other), *flags]) == 2
-    error = capsys.readouterr().err
+    error = error_of("plot", "attention", "--path", checkpoint, "--data", other, *flags)
     assert f"{checkpoint}: does not fit {other}; was it trained on other data?" in error and error.count("\n") == 1
     assert not (tmp_path / "maps.png").exists()
 
 
-def test_another_kind_of_model(data, checkpoint, tmp_path, capsys):
+def test_another_kind_of_model(data, checkpoint, tmp_path, error_of):
     flags = "--arch lstm --optimizer adam --max-tokens 200 --cpu --num-workers 0"
     lstm = train(data, tmp_path / "lstm", flags)
     foreign = tmp_path / "foreign.pt"
@@ -224,6 +219,4 @@ def test_another_kind_of_model(data, checkpoint, tmp_path, capsys):
         (foreign, "its task or model is in nei"),
     ):
         flags = ["--path", str(path), "--data", str(data), "--source", PAIR[0], "--layer", "1"]
-        assert main(["plot", "attention", *flags, "--out", str(tmp_path / "maps.png")]) == 2
-        error = capsys.readouterr().err
-        assert f"{path}: {message}" in error and error.count("\n") == 1
+        assert f"{path}: {message}" in error_of("plot", "attention", *flags, "--out", tmp_path / "maps.png")

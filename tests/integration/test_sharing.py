@@ -198,14 +198,13 @@ def test_parsers_of_this_machine_are_not_named(folder, tmp_path):
     assert done.returncode == 2 and "this model needs dependency trees: give --dependency FILE" in done.stderr
 
 
-def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch, error_of):
     def full(*_, **__):
         raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
     out = tmp_path / "out"
-    assert main(["export", "--to", "safetensors", "--out", str(out), str(checkpoint(folder, "plain"))]) == 2
-    shown = capsys.readouterr().err
+    shown = error_of("export", "--to", "safetensors", "--out", out, checkpoint(folder, "plain"))
     assert f"{out}/model.safetensors: cannot be written (Error while serializing: I/O error: No space" in shown
     assert shown.count("\n") == 1 and not [*tmp_path.iterdir()]
 
@@ -265,13 +264,11 @@ def change(key, value):
         ("config.json", change("args", {"adam_betas": "print(1)"}), "refused: its setting adam_betas = 'print(1)' is"),
     ],
 )
-def test_a_damaged_folder_is_one_line(folder, tmp_path, capsys, name, damage, message):
+def test_a_damaged_folder_is_one_line(folder, tmp_path, error_of, name, damage, message):
     out = shutil.copytree(shared(folder, "translation"), tmp_path / "copy")
     damage(out / name)
     for words in (["translate", "--model"], ["push", "--to", "me/x"]):
-        assert main([*words, str(out), *(["--input", os.devnull] if words[0] == "translate" else [])]) == 2
-        shown = capsys.readouterr().err
-        assert message in shown and shown.count("\n") == 1, shown
+        assert message in error_of(*words, out, *(["--input", os.devnull] if words[0] == "translate" else []))
 
 
 def test_impossible_requests_are_one_line(folder, tmp_path, capsys):
@@ -370,12 +367,11 @@ def hub(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_model_goes_to_a_hub_and_comes_back(folder, tmp_path, capsys):
+def test_a_model_goes_to_a_hub_and_comes_back(folder, tmp_path, capsys, output_of):
     """By huggingface_hub itself."""
     out = shutil.copytree(shared(folder, "translation"), tmp_path / "model")
     (out / "notes.bin").write_bytes(b"not of the model")
-    assert main(["push", str(out), "--to", "me/model"]) == 0
-    assert "/me/model" in capsys.readouterr().out
+    assert "/me/model" in output_of("push", out, "--to", "me/model")
     assert Hub.files == {
         str(path.relative_to(out)): path.read_bytes()
         for path in out.rglob("*")
@@ -389,7 +385,7 @@ def test_a_model_goes_to_a_hub_and_comes_back(folder, tmp_path, capsys):
     assert "me/other: no such folder here, and not got from the Hugging Face hub" in capsys.readouterr().err
 
 
-def test_without_the_libraries_one_line_says_what_to_install(folder, tmp_path, monkeypatch, capsys):
+def test_without_the_libraries_one_line_says_what_to_install(folder, tmp_path, monkeypatch, error_of):
     out, path = shared(folder, "translation"), checkpoint(folder, "translation")
     with (
         monkeypatch.context() as patch,
@@ -399,16 +395,14 @@ def test_without_the_libraries_one_line_says_what_to_install(folder, tmp_path, m
         fairseq_diverse.load(out)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for words in (["translate", "--model", "me/model"], ["push", str(out), "--to", "me/model"]):
-        assert main(words) == 2
-        assert re.search(r"huggingface_hub is not installed; run: pip install .*share", capsys.readouterr().err)
+        assert re.search(r"huggingface_hub is not installed; run: pip install .*share", error_of(*words))
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     monkeypatch.setitem(sys.modules, "safetensors", None)
     for words in (
         ["translate", "--model", str(out)],
         ["export", "--to", "safetensors", "--out", str(tmp_path / "x"), str(path)],
     ):
-        assert main(words) == 2
-        assert re.search(r"safetensors is not installed; run: pip install .*share", capsys.readouterr().err)
+        assert re.search(r"safetensors is not installed; run: pip install .*share", error_of(*words))
 
 
 def test_the_card_of_a_run_has_scores_of_all_seeds(folder, tmp_path):

@@ -155,7 +155,7 @@ def test_long_sentences_are_skipped_with_their_trees(data, tmp_path):
     assert re.search(r"\d+ samples have invalid sizes and will be skipped", train(data, tmp_path, system).stderr)
 
 
-def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path, capsys):
+def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path, error_of):
     """``translate`` reports that it ignores given trees."""
     bare = tmp_path / "bare"
     shutil.copytree(data, bare, ignore=shutil.ignore_patterns("*.syntax.*"))
@@ -163,8 +163,7 @@ def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path, 
     assert (tmp_path / "model/checkpoint_last.pt").exists()
     common = ["translate", "--checkpoint", str(tmp_path / "model/checkpoint_last.pt"), "--data", str(bare), "--cpu"]
     for flag, kind in (("--dependency", "dependency"), ("--constituency-model", "constituency")):
-        assert main([*common, flag, "given"]) == 2
-        said = capsys.readouterr().err.splitlines()[-1]
+        said = error_of(*common, flag, "given").splitlines()[-1]
         assert said == f"fairseq-diverse translate: {flag} given: this model uses no {kind} trees; leave it out"
 
 
@@ -336,7 +335,7 @@ def test_errors_of_translate_are_one_line(data, checkpoint, tmp_path):
         )
 
 
-def test_flags_without_a_match_are_one_line(tmp_path, capsys):
+def test_flags_without_a_match_are_one_line(tmp_path, error_of):
     for arguments, message in (
         (
             f"heads --checkpoint {tmp_path} --data {tmp_path} --sentences 0",
@@ -344,11 +343,10 @@ def test_flags_without_a_match_are_one_line(tmp_path, capsys):
         ),
         ("parse --kind dependency --input x{split} --out y{split} --splits ,", "parse: --splits ',': names none"),
     ):
-        assert main(arguments.split()) == 2
-        assert capsys.readouterr().err == f"fairseq-diverse {message}\n"
+        assert error_of(*arguments.split()) == f"fairseq-diverse {message}\n"
 
 
-def test_very_long_lines_are_skipped_and_keep_their_place(data, checkpoint, tmp_path, capsys):
+def test_very_long_lines_are_skipped_and_keep_their_place(data, checkpoint, tmp_path, capsys, error_of):
     """Of a million characters or words, before they are tokenized; their trees are skipped."""
     raw = data.parent / "raw"
     first = (raw / "test.en").read_text().splitlines()[0]
@@ -367,8 +365,7 @@ def test_very_long_lines_are_skipped_and_keep_their_place(data, checkpoint, tmp_
         assert said.err.endswith("2 lines too long, not translated: 1, 3\n")
         assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False]
     (tmp_path / "ptb").write_text("(S (X z))\n" * 3)
-    assert main(["translate", *flags, "--buffer-size", "1"]) == 2
-    assert "ptb: sentence 2 is not that line of the input" in capsys.readouterr().err
+    assert "ptb: sentence 2 is not that line of the input" in error_of("translate", *flags, "--buffer-size", "1")
 
 
 def test_translations_are_utf8_in_every_locale(monkeypatch):
@@ -409,7 +406,7 @@ def test_translate_parses_stdin(data, checkpoint, tmp_path):
     )
 
 
-def test_a_map_of_a_new_sentence_is_of_its_parsed_trees(data, checkpoint, tmp_path, monkeypatch, capsys):
+def test_a_map_of_a_new_sentence_is_of_its_parsed_trees(data, checkpoint, tmp_path, monkeypatch, capsys, error_of):
     """By the recorded parsers, here by ones that know the gold trees; the same as of the sentence with its trees."""
     raw, drawn = data.parent / "raw", []
     gold = {"dependency": (raw / "test.en.conllu").read_text().split("\n\n")[2] + "\n\n"}
@@ -433,8 +430,7 @@ def test_a_map_of_a_new_sentence_is_of_its_parsed_trees(data, checkpoint, tmp_pa
     said = "--source: needs dependency and constituency trees, and "
     assert f"{said}{data}/preprocess.json names no parser; take --sentence N" in capsys.readouterr().err
     gold["constituency"] = "\n"
-    assert main([*map(str, (*asked, prepared, "--source", line))]) == 2
-    assert "--source: the parsers find no tree of it; take --sentence N" in capsys.readouterr().err
+    assert "--source: the parsers find no tree of it; take --sentence N" in error_of(*asked, prepared, "--source", line)
 
 
 def test_a_head_map_is_of_the_split_that_is_named(data, checkpoint, tmp_path, monkeypatch):

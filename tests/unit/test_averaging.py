@@ -121,13 +121,12 @@ def test_an_average_that_was_changed_is_refused(three, tmp_path):
     assert load_checkpoint(tmp_path / "again.pt")["extra_state"]["averaged"] == ["average.pt"]
 
 
-def test_a_diverged_checkpoint_is_not_averaged(three, tmp_path, capsys):
+def test_a_diverged_checkpoint_is_not_averaged(three, tmp_path, error_of):
     state = load_checkpoint(three[1])
     state["model"]["encoder.first"][0, 0] = float("nan")
     torch.save(state, three[1])
     out = tmp_path / "average.pt"
-    assert main(["average", "--checkpoints", *map(str, three), "--out", str(out)]) == 2
-    printed = capsys.readouterr().err.splitlines()
+    printed = error_of("average", "--checkpoints", *three, "--out", out).splitlines()
     assert f"{three[1]}: encoder.first has the value nan: training diverged" in printed[-1] and not out.exists()
 
 
@@ -344,10 +343,9 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("flags", CHOICES)
-def test_an_impossible_choice_is_one_line(folder, tmp_path, capsys, flags):
+def test_an_impossible_choice_is_one_line(folder, tmp_path, error_of, flags):
     out = tmp_path / "average.pt"
-    assert main(["average", "--checkpoints", str(folder), "--out", str(out), *flags.split()]) == 2
-    printed = capsys.readouterr().err
+    printed = error_of("average", "--checkpoints", folder, "--out", out, *flags.split())
     assert CHOICES[flags] in printed and len(printed.splitlines()) == 1
     assert not out.exists()
 
@@ -368,20 +366,18 @@ def test_paths_that_cannot_be(three, tmp_path, capsys):
     "change", [{"extra_state": "text"}, {"optimizer_history": [3]}, {"optimizer_history": 5}], ids=str
 )
 @pytest.mark.parametrize("flags", [[], ["--best", "1", "--metric", "loss"]], ids=["all", "best"])
-def test_parts_of_other_types_are_one_line(change, flags, tmp_path, capsys):
+def test_parts_of_other_types_are_one_line(change, flags, tmp_path, error_of):
     path = save(tmp_path / "checkpoint1.pt", parameters(1), value=1.0)
     torch.save(torch.load(path, weights_only=False) | change, path)
-    assert main(["average", "--checkpoints", str(path), *flags, "--out", str(tmp_path / "out.pt")]) == 2
-    error = capsys.readouterr().err
+    error = error_of("average", "--checkpoints", path, *flags, "--out", tmp_path / "out.pt")
     assert error.count("\n") == 1 and f"{path}: " in error and not (tmp_path / "out.pt").exists()
 
 
-def test_damaged_figures_are_one_line(tmp_path, capsys):
+def test_damaged_figures_are_one_line(tmp_path, error_of):
     flags = ["--best", "1", "--metric", "loss", "--out", str(tmp_path / "o.pt")]
     for change in ({"metrics": 3}, {"metrics": {"valid": [3]}}, {"val_loss": [1]}):
         path = save(tmp_path / "checkpoint1.pt", parameters(1), value=None, **change)
-        assert main(["average", "--checkpoints", str(path), *flags]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        assert error_of("average", "--checkpoints", path, *flags).count("\n") == 1
 
 
 def test_an_average_does_not_replace_what_it_is_of(tmp_path, capsys):

@@ -29,9 +29,8 @@ def test_version_and_folder(capsys):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_completion_knows_every_command_and_its_flags(shell, capsys):
-    assert main(["--completion", shell]) == 0
-    script = capsys.readouterr().out
+def test_completion_knows_every_command_and_its_flags(shell, output_of):
+    script = output_of("--completion", shell)
     assert all(command in script for command in COMMANDS) and "same-arithmetic" in script
 
 
@@ -127,10 +126,9 @@ def test_paths_and_architectures_are_checked_before_torch_or_fairseq_is_imported
         ("size --arch diverse_transformer --encoder-layers-to-keep 0", "size: --encoder-layers-to-keep: fairseq takes"),
     ],
 )
-def test_what_would_be_lost_or_mistaken_is_refused(words, message, tmp_path, capsys):
+def test_what_would_be_lost_or_mistaken_is_refused(words, message, tmp_path, error_of):
     (tmp_path / "b").write_text("text\n")
-    assert main(words.format(tmp_path).split()) == 2
-    assert capsys.readouterr().err.startswith(f"fairseq-diverse {message.format(tmp_path)}")
+    assert error_of(*words.format(tmp_path).split()).startswith(f"fairseq-diverse {message.format(tmp_path)}")
     assert (tmp_path / "b").read_text() == "text\n"
 
 

@@ -11,9 +11,8 @@ from fairseq_diverse.cli import doctor, main
 from fairseq_diverse.support.paths import PACKAGE
 
 
-def test_this_environment_works(capsys):
-    assert main(["doctor"]) == 0
-    printed = capsys.readouterr().out
+def test_this_environment_works(output_of):
+    printed = output_of("doctor")
     assert printed.splitlines()[0].split()[:2] == ["Python", "ok"]
     assert "everything required works" in printed and "--user-dir" in printed
 

@@ -550,7 +550,7 @@ def test_averages_of_the_best(table):
         load_table(table(), settings=[*by_loss, "best-checkpoint-metric=ppl"])
 
 
-def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, monkeypatch):
+def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, error_of, monkeypatch):
     name = table(("rows:", "gpus: 4\nrows:"), ("fp16: true", "update-freq: 2"))
 
     def frequencies(*arguments):
@@ -574,8 +574,7 @@ def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, monkeypatch):
         (["1", "--set", "update-freq='1,2'"], "row first: update-freq: 1,2: one whole number expected"),
         (["--slurm", "partition=gpu"], "how many GPUs will a job have? Add gpus_per_node=N"),
     ):
-        assert main(["run", "--dry-run", name, "--data", "toy", "--gpus-of-paper", *arguments]) == 2
-        assert problem in capsys.readouterr().err
+        assert problem in error_of("run", "--dry-run", name, "--data", "toy", "--gpus-of-paper", *arguments)
     assert load_table("li2021-table1").rows["baseline"].gpus == 8
     assert load_table("zhang2021-table1").rows["transformer"].gpus == 4
     with pytest.raises(ValueError, match="gpus: a whole number expected, not many"):
@@ -880,10 +879,9 @@ def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, 
 
 
 @pytest.mark.parametrize("flag", ["--tensorboard", "--wandb"])
-def test_tracking_without_its_package_is_refused(flag, monkeypatch, capsys):
+def test_tracking_without_its_package_is_refused(flag, monkeypatch, error_of):
     monkeypatch.setattr("fairseq_diverse.cli.run.find_spec", lambda name: None)
-    assert main(["run", "toy", flag, "x"]) == 2
-    assert re.search(rf"{flag} needs \w+; install it: pip install .*tracking", capsys.readouterr().err)
+    assert re.search(rf"{flag} needs \w+; install it: pip install .*tracking", error_of("run", "toy", flag, "x"))
 
 
 @pytest.mark.parametrize("name", ["summary.json", "state.json"])
@@ -1113,13 +1111,12 @@ def test_runs_in_one_job_of_slurm_do_not_meet(training, monkeypatch):
 
 
 @pytest.mark.usefixtures("prepared")
-def test_a_dry_run_prints_the_gpus_of_each_run(table, monkeypatch, capsys):
+def test_a_dry_run_prints_the_gpus_of_each_run(table, monkeypatch, output_of):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     asked = ["run", "--dry-run", "--commands", table(("rows:", "gpus: 2\nrows:"))]
     for more, expected in (([], ["0,1", "0,1"]), (["--jobs", "2"], ["0,1", "4,5"]), (["--jobs", "8"], ["0", "1"])):
-        assert main([*asked, *more]) == 0
-        found = [re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", text) for text in capsys.readouterr().out.split("\n\n")]
+        found = [re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", text) for text in output_of(*asked, *more).split("\n\n")]
         assert [each[0] for each in found if each] == expected
 
 

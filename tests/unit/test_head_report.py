@@ -73,15 +73,14 @@ def test_a_finished_run_without_figures_of_heads_is_asked_for_these_alone(runs):
     assert is_finished(second) and stage(second) == "done"
 
 
-def test_a_view_of_runs_and_of_their_saved_copies(runs, tmp_path, capsys):
+def test_a_view_of_runs_and_of_their_saved_copies(runs, tmp_path, capsys, output_of):
     (_, second) = find_runs(list(load_table(runs).rows.values()), [1], cpu=True)
     second.directory.mkdir(parents=True)
     row = trained_with(dropout="0.3", fp16=True)
     summary = SUMMARY | {"data": "multi30k_en_de", "heads": HEADS[0], "row": row}
     (second.directory / "summary.json").write_text(json.dumps(summary))
     for flags in ([], ["--format", "json"], ["--columns", "row,encoder: cosine"]):
-        assert main(["report", runs, "--heads", *flags, "--save", str(tmp_path / "saved")]) == 0
-        shown = capsys.readouterr().out
+        shown = output_of("report", runs, "--heads", *flags, "--save", tmp_path / "saved")
         assert main(["report", runs, "--heads", *flags, "--results", str(tmp_path / "saved")]) == 0
         assert capsys.readouterr().out == shown and ("0.200" in shown or '"cosine": 0.2' in shown)
 
@@ -105,9 +104,8 @@ def test_run_refuses_heads_of_rows_that_do_not_translate(table, capsys):
 
 @pytest.mark.parametrize("heads", [[1], {"encoder:1": 3}, {"encoder:1": {"cosine": 0.1}},
                                    {"encoder:1": place(float("nan"), 0.1, 2.0)}], ids=str)  # fmt: skip
-def test_damaged_figures_of_heads_are_refused(heads, runs, tmp_path, capsys):
+def test_damaged_figures_of_heads_are_refused(heads, runs, tmp_path, error_of):
     (_, second) = find_runs(list(load_table(runs).rows.values()), [1], cpu=True)
     second.directory.mkdir(parents=True)
     (second.directory / "summary.json").write_text(json.dumps(SUMMARY | {"heads": heads}))
-    assert main(["report", runs, "--heads"]) == 2
-    assert "summary.json: not a summary of a run" in capsys.readouterr().err
+    assert "summary.json: not a summary of a run" in error_of("report", runs, "--heads")

@@ -30,7 +30,7 @@ def own_table(tmp_path, table):
     KINDS.pop("copying", None)
 
 
-def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys):
+def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys, output_of):
     """Its table is planned, a run of it is carried out with substitutes for fairseq's programs, and shown."""
     texts = ["ein Satz", "noch ein Satz", "der dritte Satz", "Ende"]
     copies = [*texts[:3], "Anfang"]
@@ -38,8 +38,7 @@ def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys):
     for name, content in {"preprocess.json": json.dumps(RECORD), **MODELS}.items():
         (prepared / name).write_text(content)
     (prepared / "text/test.de").write_text("".join(f"{text}\n" for text in texts))
-    assert main(["run", own_table, "--rows", "second", "--dry-run", "--commands"]) == 0
-    shown = capsys.readouterr().out
+    shown = output_of("run", own_table, "--rows", "second", "--dry-run", "--commands")
     assert "\n# second seed 1: new, " in shown and "fairseq_cli.generate" in shown
     assert shown.count("--task copying") == 2
     row = load_table(own_table).rows["second"]
@@ -62,8 +61,7 @@ def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys):
     assert summary["row"]["train"]["task"] == "copying" and summary["peak_memory"]["generate"] == 2**20
     assert main(["run", own_table, "--rows", "second"]) == 0
     assert "second seed 1: exact match 75.00 (done before" in capsys.readouterr().err
-    assert main(["report", own_table, "--format", "json"]) == 0
-    lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
+    lines = {line["row"]: line for line in json.loads(output_of("report", own_table, "--format", "json"))["rows"]}
     assert lines["second"]["exact"] == 75 and lines["first"]["seeds"] == 0
     (run.directory / "summary.json").write_text(json.dumps(summary | {"exact": "all"}))
     assert stage(run).endswith(

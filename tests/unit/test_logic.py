@@ -93,9 +93,8 @@ def test_balance(tmp_path, capsys):
     assert all(lines[count + 1] == [str(count), "35", *["14.3%"] * 7] for count in (2, 6, 12))
 
 
-def test_the_command(tmp_path, capsys):
-    assert main(["logic", "--out", str(tmp_path / "data"), "--pairs", "20"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_command(tmp_path, capsys, output_of):
+    lines = output_of("logic", "--out", tmp_path / "data", "--pairs", "20").splitlines()
     assert lines[0].split() == ["operators", "pairs", *RELATIONS] and len(lines) == 15
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted(
         ["logic.json", *(f"{split}{count}" for split in ("train", "test") for count in range(13))]

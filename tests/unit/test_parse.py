@@ -270,12 +270,11 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_flags_that_do_not_fit(flags, tmp_path, monkeypatch, capsys):
+def test_flags_that_do_not_fit(flags, tmp_path, monkeypatch, error_of):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     (tmp_path / "text").write_text("a b\n")
     paths = ["--input", f"{tmp_path}/text", "--out", f"{tmp_path}/out"]
-    assert main(["parse", "--kind", "dependency", *paths, *flags.split()]) == 2
-    said = capsys.readouterr().err
+    said = error_of("parse", "--kind", "dependency", *paths, *flags.split())
     assert re.match(f"fairseq-diverse parse: {FLAGS[flags]}", said) and said.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

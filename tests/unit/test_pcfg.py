@@ -151,7 +151,7 @@ EVALB = """(S (A (P this)) (B (Q is) (A (R a) (T test))))|100.00 100.00 4 4
 (S (A-SBJ-1 (P this)) (B-WHATEVER (Q is) (A (R a) (T test))))|100.00 100.00 4 4"""
 
 
-def test_evalbs_own_example(tmp_path, capsys):
+def test_evalbs_own_example(tmp_path, output_of):
     """Recall, precision, matched and parsed brackets that evalb prints for its sample.tst (lines 1 to 7, 9, 10, 15, 18;
     sample.gld, line 21)."""
     gold, lines = "(S (A (P this)) (B (Q is) (A (R a) (T test))))", [line.split("|") for line in EVALB.split("\n")]
@@ -163,8 +163,7 @@ def test_evalbs_own_example(tmp_path, capsys):
     texts = [text for text, _ in lines]
     (tmp_path / "gold").write_text(f"{gold}\n" * 13)
     (tmp_path / "parsed").write_text("\n".join([*texts[:5], "", *texts[5:], ""]))
-    assert main(["score-trees", "--gold", f"{tmp_path}/gold", f"p={tmp_path}/parsed"]) == 0
-    left_out, _, total = capsys.readouterr().out.splitlines()
+    left_out, _, total = output_of("score-trees", "--gold", f"{tmp_path}/gold", f"p={tmp_path}/parsed").splitlines()
     assert left_out == "p: 1 without a tree, left out: sentence 6"
     assert total.split() == ["p", "12", f"{4000 / 49:.2f}", f"{4000 / 48:.2f}", f"{8000 / 97:.2f}", "41.67"]
 
@@ -232,11 +231,10 @@ def test_other_words_and_other_files_are_named(tmp_path):
         ("(S (N a)", ":1: not one bracketed tree"),
     ],
 )
-def test_trees_that_give_no_grammar(content, says, tmp_path, capsys):
+def test_trees_that_give_no_grammar(content, says, tmp_path, error_of):
     (tmp_path / "trees").write_text(content)
     flags = ["--kind", "constituency", "--train-pcfg", f"{tmp_path}/trees", "--out", f"{tmp_path}/out"]
-    assert main(["parse", *flags]) == 2
-    said = capsys.readouterr().err
+    said = error_of("parse", *flags)
     assert f"{tmp_path}/trees" in said and says in said and said.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
@@ -278,9 +276,8 @@ def test_a_damaged_grammar_is_one_line(changed, says, tmp_path):
         ("--input t --kind constituency --out o --parser pcfg --model no", "make it with: fairseq-diverse parse --tr"),
     ],
 )
-def test_flags_of_grammars(flags, says, tmp_path, monkeypatch, capsys):
+def test_flags_of_grammars(flags, says, tmp_path, monkeypatch, error_of):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t").write_text("a\n")
-    assert main(["parse", *flags.split()]) == 2
-    said = capsys.readouterr().err
+    said = error_of("parse", *flags.split())
     assert says in said and said.count("\n") == 1 and not (tmp_path / "o").exists()

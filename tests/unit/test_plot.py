@@ -484,7 +484,7 @@ def test_the_lines_of_log_file_have_no_tag(tmp_path):
     assert read_training(tmp_path / "bare.log") == read_training(tmp_path)
 
 
-def test_learning_curves(tmp_path, capsys):
+def test_learning_curves(tmp_path, capsys, error_of):
     """Updates and validations that were repeated after a kill count once."""
     first = line(10, 9.5, 30) + "something else\n" + line(20, 8.5, 60) + valid(25, 8.8) + line(30, 8.0, 99)
     first += valid(25, 8.2) + line(30, 7.5, 30) + valid(30, 8.1)
@@ -522,8 +522,7 @@ def test_learning_curves(tmp_path, capsys):
         ([f"x={tmp_path}/none"], f"{tmp_path}/none: No such file"),
         ([f"x={tmp_path}/empty.log"], "empty.log: no training statistics; fairseq-train writes them with --log-format"),
     ):
-        assert main(["plot", "curves", *arguments, "--out", out]) == 2
-        assert message in capsys.readouterr().err
+        assert message in error_of("plot", "curves", *arguments, "--out", out)
 
 
 def test_smoothing_is_a_centred_mean_that_keeps_straight_lines():

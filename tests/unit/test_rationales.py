@@ -237,7 +237,7 @@ def data(tmp_path_factory) -> Path:
     return folder / "data"
 
 
-def test_preparation(data, tmp_path, capsys, monkeypatch):
+def test_preparation(data, tmp_path, capsys, error_of, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     raw = data.parent / "raw"
     assert read_eraser(data / "text") == read_eraser(raw / "films")
@@ -248,8 +248,7 @@ def test_preparation(data, tmp_path, capsys, monkeypatch):
     broken = shutil.copytree(raw, tmp_path / "broken")
     with open(broken / "films/val.jsonl", "a") as file:
         file.write("{}\n")
-    assert main(["prepare", "eraser-films", "--raw", str(broken)]) == 2
-    assert "val.jsonl, line 7: no `annotation_id`" in capsys.readouterr().err
+    assert "val.jsonl, line 7: no `annotation_id`" in error_of("prepare", "eraser-films", "--raw", broken)
     assert main(["prepare", "eraser-movies", "--archives", str(tmp_path)]) == 2
     assert "by hand (https://www.eraserbenchmark.com) and give their folder as --raw" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"broken", "other"}
@@ -421,7 +420,7 @@ SMALL = shlex.split(
 )
 
 
-def test_the_command(data, checkpoint, tmp_path, capsys, monkeypatch):
+def test_the_command(data, checkpoint, tmp_path, capsys, error_of, monkeypatch):
     out = tmp_path / "rationales.jsonl"
     asked = ["rationales", "--checkpoint", str(checkpoint), "--data", str(data), "--samples", "20"]
     asked += ["--out", str(out), "--save", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]
@@ -460,9 +459,7 @@ def test_the_command(data, checkpoint, tmp_path, capsys, monkeypatch):
         fairseq_diverse.load(shared)
     capsys.readouterr()
     assert main([*asked, "--samples", "1"]) == 2 and "--samples 1: must be at least 2" in capsys.readouterr().err
-    assert main([*asked, "--data", str(data.parent)]) == 2
-    error = capsys.readouterr().err
-    assert "prepare it with `fairseq-diverse prepare eraser-NAME`" in error and error.count("\n") == 1
+    assert "prepare it with `fairseq-diverse prepare eraser-NAME`" in error_of(*asked, "--data", data.parent)
 
 
 def test_the_real_files_are_read():
@@ -490,20 +487,18 @@ generate: {samples: 9, examples: 4}
 
 
 @pytest.mark.integration
-def test_a_table_of_rationales(data, tmp_path, capsys, monkeypatch):
+def test_a_table_of_rationales(data, tmp_path, output_of, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
     (tmp_path / "size.yaml").write_text(SIZE)
     (tmp_path / "table.yaml").write_text(TABLE.format(data=data, folder=tmp_path))
     assert cli("run", tmp_path / "table.yaml").returncode == 0
-    assert main(["report", str(tmp_path / "table.yaml"), "--format", "json"]) == 0
-    lines = json.loads(capsys.readouterr().out)["rows"]
+    lines = json.loads(output_of("report", tmp_path / "table.yaml", "--format", "json"))["rows"]
     assert [line["row"] for line in lines] == ["plain", "evolving"]
     (made,) = (tmp_path / "runs").glob("*-plain-*/seed1/rationales.json")
     measures = json.loads(made.read_text())
     assert measures["documents"] == 4 and lines[0]["auprc"] == pytest.approx(measures["auprc"])
     assert lines[0]["perf"] == pytest.approx(measures["macro_f1"])
-    assert main(["report", str(tmp_path / "table.yaml")]) == 0
-    shown = capsys.readouterr().out
+    shown = output_of("report", tmp_path / "table.yaml")
     assert "0.970" in shown and "-0.089" in shown and "data: rationales of 38% of the words, 4 documents" in shown
 
 
@@ -516,12 +511,11 @@ def test_a_table_of_rationales(data, tmp_path, capsys, monkeypatch):
         ("trained-layer=1", "no flag --trained-layer for this architecture, task and criterion; nearest: --trained-la"),
     ],
 )
-def test_what_a_table_cannot_have_is_named(setting, problem, data, tmp_path, capsys, monkeypatch):
+def test_what_a_table_cannot_have_is_named(setting, problem, data, tmp_path, error_of, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
     (tmp_path / "size.yaml").write_text(SIZE)
     (tmp_path / "table.yaml").write_text(TABLE.format(data=data, folder=tmp_path))
-    assert main(["run", str(tmp_path / "table.yaml"), "--dry-run", "--set", setting]) == 2
-    error = capsys.readouterr().err
+    error = error_of("run", tmp_path / "table.yaml", "--dry-run", "--set", setting)
     assert re.search(problem, error) and error.count("\n") == 1
 
 
@@ -540,7 +534,7 @@ def test_data_of_another_layout_or_dictionary_are_refused(data, tmp_path):
     assert performance({"data": "eraser-movies", "accuracy": 1, "macro_f1": 0}) == 0
 
 
-def test_the_embedded_corpus_names_the_word_that_decides(tmp_path, capsys):
+def test_the_embedded_corpus_names_the_word_that_decides(tmp_path, error_of):
     flags = ["--sentences", "1", "--valid", "1", "--test", "1"]
     assert main(["toy", "--out", str(tmp_path), *flags, "--rationales", "30"]) == 0
     write_probing(tmp_path / "probing", 30)
@@ -556,5 +550,4 @@ def test_the_embedded_corpus_names_the_word_that_decides(tmp_path, capsys):
         if mark
     }
     assert all(label == word for label, word in marked.items())
-    assert main(["toy", "--out", str(tmp_path), "--rationales", "3"]) == 2
-    assert "--rationales 3: at least 10, or 0 for none" in capsys.readouterr().err
+    assert "--rationales 3: at least 10, or 0 for none" in error_of("toy", "--out", tmp_path, "--rationales", "3")

@@ -124,13 +124,11 @@ def test_lowercased_of_an_incomplete_record(data):
         ({}, [], "x.conllu.json: parser dependency: not an object of parser, model, language"),
     ],
 )
-def test_binarize_syntax_checks_the_record(record, flags, words, data, capsys):
+def test_binarize_syntax_checks_the_record(record, flags, words, data, error_of):
     (data / FILE).write_text(json.dumps(RECORD | record))
     (data / "x.conllu.json").write_text("[]")
     common = ["binarize-syntax", "--data", str(data), "--dependency", str(data / "x.conllu"), "--splits", "test"]
-    assert main([*common, *flags]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1
+    assert words in error_of(*common, *flags)
 
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -242,13 +240,12 @@ def test_rows_of_glue_have_the_figures_that_they_have_in_the_whole_table(chosen,
     assert found and all(line in every for line in found if "delta" in line) and any("delta" in line for line in found)
 
 
-def test_finished_rows_of_glue_without_their_baseline_are_shown(tmp_path, capsys):
+def test_finished_rows_of_glue_without_their_baseline_are_shown(tmp_path, output_of):
     folder = shutil.copytree(NLU, tmp_path / "nlu")
     for path in folder.glob("plain-data*RTE*"):
         path.unlink()
     asked = ["report", "nlu-small", "--results", str(folder), "--finished", "--format", "json"]
-    assert main(asked) == 0
-    lines = [line for line in json.loads(capsys.readouterr().out)["rows"] if line["figure"] == "RTE accuracy"]
+    lines = [line for line in json.loads(output_of(*asked))["rows"] if line["figure"] == "RTE accuracy"]
     assert len(lines) == 2 and not any("delta" in line for line in lines)
 
 
@@ -506,14 +503,13 @@ def test_a_baseline_with_a_baseline_that_is_not_shown_is_compared_with_nothing(t
     assert "nll_delta" not in found["second"]
 
 
-def test_the_verdict_says_how_many_rows_are_tested_together(table, tmp_path, capsys):
+def test_the_verdict_says_how_many_rows_are_tested_together(table, tmp_path, capsys, output_of):
     asked = results(tmp_path / "results", table(THIRD), NLL)[:-2]
     assert main([*asked, "--verdict", "--rows", "second"]) == 0
     assert "all rows of a baseline at once (2 rows, 1 of them shown)" in capsys.readouterr().out
     for path in (tmp_path / "results").glob("*-seed2.json"):
         path.unlink()
-    assert main([*asked, "--verdict"]) == 0
-    assert "all rows of a baseline at once\n" in capsys.readouterr().out
+    assert "all rows of a baseline at once\n" in output_of(*asked, "--verdict")
 
 
 def test_rows_that_are_not_shown_and_cannot_be_run_do_not_stop_a_report_of_runs(table, tmp_path, capsys):
@@ -531,7 +527,7 @@ def test_rows_that_are_not_shown_and_cannot_be_run_do_not_stop_a_report_of_runs(
     assert main(asked) == 2 and "nowhere" in capsys.readouterr().err
 
 
-def test_neural_metrics_are_compared_as_bleu(table, tmp_path, capsys):
+def test_neural_metrics_are_compared_as_bleu(table, tmp_path, capsys, output_of):
     """Over seeds and over sentences, with four digits and their signatures; not where a run lacks them."""
     name = table(("rows:", "metrics: {comet: a/model, meteor: }\nrows:"))
     key = "comet:a/model"
@@ -552,8 +548,7 @@ def test_neural_metrics_are_compared_as_bleu(table, tmp_path, capsys):
     assert second[f"{key}_delta"] == pytest.approx(second[key] - first[key]) and second[f"{key}_seed_p"] < 0.05
     assert second[f"{key}_p"] < 0.05 and first["signatures"][key] == [signatures[key]]
     assert f"COMET (model): {signatures[key]}" in notes and f"METEOR: {signatures['meteor']}" in notes
-    assert main([*asked[:-2], "--format", "markdown"]) == 0
-    header, _, row = capsys.readouterr().out.splitlines()[2:5]
+    header, _, row = output_of(*asked[:-2], "--format", "markdown").splitlines()[2:5]
     assert header.startswith("| row | BLEU | Δ BLEU | COMET (model) | Δ COMET (model) | NLL | Δ NLL | METEOR |")
     assert f"| {first[key]:.4f} ± {first[f'{key}_deviation']:.4f} |" in row
     content = json.loads(paths[0].read_text())

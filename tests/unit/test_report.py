@@ -396,13 +396,12 @@ def test_results_that_are_not_summaries_or_repeat_a_seed_are_refused(rows, tmp_p
     ],
     ids=str,
 )
-def test_a_damaged_copy_of_a_summary_is_named(table, tmp_path, capsys, change):
+def test_a_damaged_copy_of_a_summary_is_named(table, tmp_path, error_of, change):
     name = table()
     (tmp_path / "results").mkdir()
     copy = tmp_path / "results/first-seed1.json"
     copy.write_text(json.dumps(summary(1, 20, 5.0) | {"system": "first"} | change))
-    assert main(["report", name, "--results", str(tmp_path / "results")]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
+    (said,) = error_of("report", name, "--results", tmp_path / "results").splitlines()
     assert f"{copy}: not a summary that `fairseq-diverse report TABLE --save` wrote: not a summary of a run" in said
     copy.write_text(json.dumps(summary(1, 20, 5.0) | {"system": "first"}))
     assert main(["report", name, "--results", str(tmp_path / "results")]) == 0
@@ -455,7 +454,7 @@ def test_long_headers_have_several_lines():
     ]
 
 
-def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys):
+def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys, output_of):
     name = table(("rows:", "grid: {dropout: [0.2, 0.4]}\nrows:"), ("dropout: 0.3, fp16", "fp16"))
     runs = {
         f"{family}-dropout={rate}": [summary(1, 20, nll) | {"row": trained_with(dropout=str(rate), **more)}]
@@ -464,8 +463,7 @@ def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys):
     }
     saved.save(tmp_path / "results", runs)
     asked = ["report", name, "--results", str(tmp_path / "results"), "--format", "json"]
-    assert not main([*asked, "--baseline", "second"])
-    lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
+    lines = {line["row"]: line for line in json.loads(output_of(*asked, "--baseline", "second"))["rows"]}
     assert (
         lines["first-dropout=0.2"]["baseline"] == "second-dropout=0.2"
         and "nll_delta" not in lines["second-dropout=0.4"]
@@ -477,13 +475,12 @@ def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys):
     assert main([*asked, "--baseline", "secnd"]) == 2 and "--baseline secnd: no such row" in capsys.readouterr().err
 
 
-def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
+def test_another_baseline_is_compared_with_nothing(table, tmp_path, output_of):
     name = table()
     saved.save(tmp_path / "results", with_settings({"first": [summary(1, 20, 5.0)], "second": [summary(1, 3, 4.0)]}))
     asked = ["report", name, "--results", str(tmp_path / "results"), "--baseline", "second", "--format", "json"]
     for rows in ([], ["--rows", "first"]):
-        assert not main([*asked, *rows])
-        lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
+        lines = {line["row"]: line for line in json.loads(output_of(*asked, *rows))["rows"]}
         assert "delta" not in lines["second"] and lines["first"]["baseline"] == "second"
 
 
@@ -657,19 +654,17 @@ def results(table, tmp_path):
     return [name, "--results", str(tmp_path / "results")]
 
 
-def test_report_in_every_format(results, capsys, tmp_path):
+def test_report_in_every_format(results, capsys, output_of, tmp_path):
     for form, sign in (
         ("text", "row  "),
         ("markdown", "| row |"),
         ("latex", r"\toprule"),
         ("html", '<th scope="col">row</th>'),
     ):
-        assert not main(["report", *results, "--format", form, "--finished", "--columns", "row, BLEU"])
-        shown = capsys.readouterr().out
+        shown = output_of("report", *results, "--format", form, "--finished", "--columns", "row, BLEU")
         assert sign in shown and "first" in shown and "chrF" not in shown
         assert shown.count("second") == 1 and "not run (1 of 2 rows): second" in shown
-    assert not main(["report", *results, "--finished", "--no-notes"])
-    assert "second" not in capsys.readouterr().out
+    assert "second" not in output_of("report", *results, "--finished", "--no-notes")
     assert not main(["report", *results, "--format", "json", "--out", str(tmp_path / "summaries.json")])
     content = json.loads((tmp_path / "summaries.json").read_text())
     assert content["rows"][0]["seeds"] == 2 and content["notes"]
@@ -683,31 +678,27 @@ def test_report_in_every_format(results, capsys, tmp_path):
     assert "--finished: no row of table has a finished run" in capsys.readouterr().err
 
 
-def test_details_are_shown_on_request(results, capsys):
+def test_details_are_shown_on_request(results, output_of):
     """A few columns by default; columns of dashes are left out."""
-    assert not main(["report", *results])
-    lines = capsys.readouterr().out.splitlines()
+    lines = output_of("report", *results).splitlines()
     assert lines[2].split() == ["row", "BLEU", "NLL", "seeds", "published"]  # and "BLEU" below
     details = "chrF, TER, length, parameters, words/s, updates/s, minutes an epoch, decoding words/s"
     assert lines[-1] == f"--all-columns shows also: {details}"
-    assert not main(["report", *results, "--all-columns", "--format", "markdown"])
-    shown = capsys.readouterr().out
+    shown = output_of("report", *results, "--all-columns", "--format", "markdown")
     assert "| published BLEU | parameters | words/s | updates/s | minutes an epoch | decoding words/s |" in shown
     assert "| speed |" not in shown and "--all-columns" not in shown
     assert main(["report", *results, "--all-columns", "--heads", "--verdict"]) == 2
-    assert not main(["report", *results, "--columns", "row,parameters"])
-    assert "--all-columns" not in capsys.readouterr().out
+    assert "--all-columns" not in output_of("report", *results, "--columns", "row,parameters")
 
 
-def test_seeds_of_run_are_those_of_report(results, capsys):
+def test_seeds_of_run_are_those_of_report(results, capsys, error_of):
     """--jobs, which both take so that their arguments can be the same, changes nothing."""
     for given, count in (("1", 1), ("2,1", 2), ("2,9", 1)):
         assert not main(["report", *results, "--seeds", given, "--jobs", "3", "--format", "json"])
         assert [line["seeds"] for line in json.loads(capsys.readouterr().out)["rows"]] == [count, 0]
     assert not main(["report", *results, "--seeds", "7"])
     assert "no row has a finished run" in capsys.readouterr().err
-    assert main(["report", *results, "--seeds", "a"]) == 2
-    assert "--seeds a: different whole numbers expected" in capsys.readouterr().err
+    assert "--seeds a: different whole numbers expected" in error_of("report", *results, "--seeds", "a")
 
 
 def test_runs_with_other_settings_are_named(table, tmp_path, monkeypatch, capsys):
@@ -732,11 +723,10 @@ def test_the_version_of_an_installed_package_is_in_place_of_a_commit(rows):
     assert "code: unknown, version 1.0.0" in view(rows[:1], {"first": runs}).notes
 
 
-def test_csv_has_the_single_values_of_json(results, capsys):
+def test_csv_has_the_single_values_of_json(results, capsys, output_of):
     shown = {}
     for form in ("json", "csv"):
-        assert not main(["report", *results, "--format", form])
-        shown[form] = capsys.readouterr().out
+        shown[form] = output_of("report", *results, "--format", form)
     rows = list(csv.DictReader(io.StringIO(shown["csv"])))
     for row, line in zip(rows, json.loads(shown["json"])["rows"], strict=True):
         single = {key: value for key, value in line.items() if isinstance(value, int | float | str)}
@@ -781,7 +771,7 @@ def test_a_kind_that_names_its_measure_has_a_report(rows, monkeypatch):
     assert scores.get_xlabel().startswith("exact match") and "minus the baseline's" in differences.get_xlabel()
 
 
-def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, capsys):
+def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, capsys, output_of):
     name = table(THIRD, ("dropout: 0.3, fp16: true, ", ""), ("rows:", "tests: [newstest2015]\nrows:"))
     rows = list(load_table(name).rows.values())
     further = {row: [summary(seed, n, nll) for seed in (1, 2)] for row, n, nll in (("first", 9, 5), ("second", 3, 4))}
@@ -819,23 +809,20 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
         ("latex", "}\n\\begin{tabular}"),
         ("html", "</h2>"),
     ):
-        assert not main([*asked, "--format", form])
-        text = capsys.readouterr().out
+        text = output_of(*asked, "--format", form)
         assert f"table: newstest2015{sign}" in text and text.index("table: newstest2014") < text.index("newstest2015")
         assert text.count("27.30") == 1 and text.count("commits: ") == 1  # of the first test; in common, below both
         assert text.count("with these seeds, a true difference") == 2
-    assert not main([*asked, "--format", "json"])
-    content = json.loads(capsys.readouterr().out)
+    content = json.loads(output_of(*asked, "--format", "json"))
     assert content["test"] == "newstest2014" and content["rows"] == content["tests"]["newstest2014"]["rows"]
     assert [line["row"] for line in content["tests"]["newstest2015"]["rows"]] == ["first", "fourth", "second"]
-    assert not main([*asked, "--test", "newstest2015", "--columns", "row,BLEU"])
-    text = capsys.readouterr().out
+    text = output_of(*asked, "--test", "newstest2015", "--columns", "row,BLEU")
     assert f"{first['bleu']:.2f}" in text and "third" not in text and "newstest2014" not in text
     assert main([*asked, "--test", "newstest2016"]) == 2
     assert "no run was scored on it; there are: newstest2014, newstest2015" in capsys.readouterr().err
 
 
-def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
+def test_verdicts_are_one_line_a_row(table, tmp_path, capsys, output_of):
     name = table(THIRD)
     runs = {
         "first": [summary(1, 9, 5.0), summary(2, 8, 5.1)],
@@ -872,8 +859,7 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     assert "unknown machine: second" in text.read_text() and "with these seeds, a true difference" in text.read_text()
     lower = [run | {"test_nll": [value - 3 for value in run["test_nll"]]} for run in runs["third"]]
     saved.save(tmp_path / "lower", {"first": runs["first"], "third": lower})
-    assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict"])
-    shown = capsys.readouterr().out
+    shown = output_of("report", name, "--results", tmp_path / "lower", "--verdict")
     assert re.search(r"^third .* helps +[<.0-9 ]+ [-+.0-9]+ \(.+\) +0.75 +\+234$", shown, re.MULTILINE)
     assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict", "--format", "json"])
     verdicts = {line["row"]: line.get("verdict") for line in json.loads(capsys.readouterr().out)["rows"]}
@@ -938,12 +924,11 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypa
     assert lines[1].differences["nll"].systems == 1 and "--without first" in title
 
 
-def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):
+def test_tables_in_a_text_are_replaced(results, error_of, output_of, tmp_path):
     text = tmp_path / "results.md"
     marker = f"<!-- fairseq-diverse report {' '.join(results)} --columns row,BLEU -->\n"
     text.write_text(f"before\n\n{marker}old\n<!-- end -->\nafter\n")
-    assert not main(["report", "--refresh", str(text)])
-    assert capsys.readouterr().out == f"{text}: 1 table\n"
+    assert output_of("report", "--refresh", text) == f"{text}: 1 table\n"
     written = text.read_text()
     assert written.startswith(f"before\n\n{marker}table\n\n| row | BLEU |") and "old" not in written
     assert written.endswith("\n<!-- end -->\nafter\n") and "| second | not run |" in written
@@ -954,14 +939,10 @@ def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):
         (marker.replace("--columns row,BLEU", "--help"), "--help -->: shows no table"),
     ):
         text.write_text(f"{wrong}<!-- end -->")
-        assert main(["report", "--refresh", str(text)]) == 2
-        assert message in capsys.readouterr().err and text.read_text() == f"{wrong}<!-- end -->"
-    assert main(["report", "--refresh", str(tmp_path / "no.md")]) == 2
-    assert f"{tmp_path}/no.md: cannot be read (No such file" in capsys.readouterr().err
-    assert main(["report", *results, "--out", str(tmp_path)]) == 2
-    assert "a folder, not a file that can be written" in capsys.readouterr().err
-    assert main(["report"]) == 2
-    assert "either a TABLE or --refresh FILE is needed" in capsys.readouterr().err
+        assert message in error_of("report", "--refresh", text) and text.read_text() == f"{wrong}<!-- end -->"
+    assert f"{tmp_path}/no.md: cannot be read (No such file" in error_of("report", "--refresh", tmp_path / "no.md")
+    assert "a folder, not a file that can be written" in error_of("report", *results, "--out", tmp_path)
+    assert "either a TABLE or --refresh FILE is needed" in error_of("report")
 
 
 def test_figures_whose_runs_are_not_here_stay_on_the_page(table, tmp_path, monkeypatch, capsys):
@@ -1010,11 +991,10 @@ def test_figures_whose_runs_are_not_here_stay_on_the_page(table, tmp_path, monke
         ("'{0}", "No closing quotation"),
     ],
 )
-def test_a_wrong_marker_is_named_with_its_page(command, said, table, tmp_path, capsys):
+def test_a_wrong_marker_is_named_with_its_page(command, said, table, tmp_path, error_of):
     page = tmp_path / "page.md"
     page.write_text(text := f"<!-- fairseq-diverse report {command.format(table(), tmp_path)} -->\n<!-- end -->\n")
-    assert main(["report", "--refresh", str(page)]) == 2
-    err = capsys.readouterr().err
+    err = error_of("report", "--refresh", page)
     assert f"{page}: {text.splitlines()[0]}: " in err and said in err and err.count("\n") == 1
     assert page.read_text() == text and not (tmp_path / "written").exists()
 
@@ -1025,9 +1005,8 @@ def test_translations_do_not_steer_the_terminal():
     assert lines[1:] == ["  source     a [31m \u200db", "  reference   c", "  ro w        d e"]
 
 
-def test_figures_of_other_systems_are_below_the_table(capsys):
-    assert main(["report", "li2021-table5", "--rows", "en-de-rnn", "--format", "markdown"]) == 0
-    shown = capsys.readouterr().out
+def test_figures_of_other_systems_are_below_the_table(output_of):
+    shown = output_of("report", "li2021-table5", "--rows", "en-de-rnn", "--format", "markdown")
     assert shown.index("| en-de-rnn | not run | 26.30 |") < shown.index("Published for other systems")
     assert "| Transformer-Big (Vaswani et al., 2017), En-De | 28.4 | 213M |" in shown
     assert "| Transformer-Big (Hassan et al., 2018), Zh-En | 24.2 |  |" in shown

@@ -270,11 +270,10 @@ def files(tmp_path):
     return {name: str(write(tmp_path / name, content)) for name, content in lines.items()}
 
 
-def test_command_prints_and_writes_every_system(files, tmp_path, capsys):
+def test_command_prints_and_writes_every_system(files, tmp_path, output_of):
     out = tmp_path / "scores.json"
     hyps = ["--hyp", files["good"], files["fair"], "--baseline", files["fair"], "--ref", files["ref"]]
-    assert main(["score", *hyps, "--language", "de", "--json", str(out)]) == 0
-    header, first, second = capsys.readouterr().out.splitlines()[:3]
+    header, first, second = output_of("score", *hyps, "--language", "de", "--json", out).splitlines()[:3]
     assert header.split() == ["system", "BLEU", "±", "chrF", "TER", "length", "Δ", "BLEU", "p"]
     baseline, system = json.loads(out.read_text())["systems"]
     assert first.split()[:2] == [files["fair"], f"{baseline['bleu']:.2f}"] and first.split()[-1] == "baseline"
@@ -287,15 +286,14 @@ def test_command_prints_and_writes_every_system(files, tmp_path, capsys):
         assert counts == {"resamples", "trials"} & {*written} and 0 < written["systems"][1]["p"] < 0.01
 
 
-def test_text_prepared_in_lower_case_is_compared_in_lower_case(files, tmp_path, capsys):
+def test_text_prepared_in_lower_case_is_compared_in_lower_case(files, tmp_path, output_of):
     hyp = str(write(tmp_path / "hyp", [line.lower() for line in REFERENCES]))
     for name, flag, lower in (("cased", False, False), ("asked", False, True), ("prepared", True, True)):
         (tmp_path / name).mkdir()
         sides = {"sides": {"target": {"lowercase": flag}}}
         (tmp_path / name / "preprocess.json").write_text(json.dumps(RECORD | {"config": sides}))
         flags = ["--data", str(tmp_path / name), "--metrics", "bleu,multi-bleu", *["--lowercase"] * (name == "asked")]
-        assert main(["score", "--hyp", hyp, "--ref", files["ref"], *flags]) == 0
-        printed = capsys.readouterr().out
+        printed = output_of("score", "--hyp", hyp, "--ref", files["ref"], *flags)
         bleu = float(printed.splitlines()[1].split()[1])
         assert (bleu == 100) is lower and ("case:lc" in printed) is ("lower-cased" in printed) is lower
 

@@ -133,11 +133,10 @@ def test_size_of_a_t5(monkeypatch, capsys):
     assert total == layers + 2 * 64 + 2 * 32 * 2 + 2 * 9 * 64  # norms at the end, tables, embeddings and output
 
 
-def test_size_of_a_language_model(capsys):
+def test_size_of_a_language_model(error_of, output_of):
     flags = "--encoder-embed-dim 24 --encoder-ffn-embed-dim 20 --encoder-attention-heads 4 --pooler-dropout 0.1"
     command = ["size", "--arch", "wang2021_evolving_roberta_tiny", *flags.split(), "--source-length", "7"]
-    assert main([*command, "--vocabulary", "9", "--json"]) == 0
-    size = json.loads(capsys.readouterr().out)
+    size = json.loads(output_of(*command, "--vocabulary", "9", "--json"))
     s, d, layers, heads = 7, 24, 2, 4
     layer = 4 * s * d * d + 2 * s * s * d + 2 * s * d * 20 + 2 * s * d + s * d  # ..., 2 norms, scaled queries
     # beside the layers: embeddings (times 1), their norm, zeroed padding, position numbers
@@ -149,8 +148,7 @@ def test_size_of_a_language_model(capsys):
         "added": convolutions + shares,
     }
     assert "target_length" not in size and size["widths"] == {"encoder": d}
-    assert main(command) == 0
-    shown = capsys.readouterr().out
+    shown = output_of(*command)
     assert "FLOPs (7 tokens)" in shown and "decoder" not in shown and "  with BERT's pooler for LM head" in shown
     for wrong, message in (
         (["--target-length", "3"], "--target-length 3: wang2021_evolving_roberta_tiny reads one sentence"),
@@ -158,9 +156,7 @@ def test_size_of_a_language_model(capsys):
         (["--max-positions", "6"], "--source-length 7: from 1 to 6 (--max-positions)"),
         (["--evolving-on", "decoder"], "--evolving-on 'decoder': this model has no decoder attention"),
     ):
-        assert main([*command, *wrong]) == 2
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1
+        assert message in error_of(*command, *wrong)
 
 
 def test_parameters_of_heads():
@@ -228,27 +224,23 @@ def test_the_vocabulary_counts_in_the_total_only():
     assert large["without_embeddings"] == small["without_embeddings"] == small["encoder"] + small["decoder"]
 
 
-def test_every_model_flag_reaches_the_model(capsys):
+def test_every_model_flag_reaches_the_model(output_of):
     flags = (
         "--arch diverse_transformer_tiny --routing simple --routing-on cross:1 --encoder-layers 3 --json --vocabulary 9"
     )
-    assert main(["size", *flags.split()]) == 0
-    size = json.loads(capsys.readouterr().out)
+    size = json.loads(output_of("size", *flags.split()))
     expected = parameters("diverse_transformer_tiny", routing="simple", routing_on="cross:1", encoder_layers=3)
     assert size["parameters"]["without_embeddings"] == expected and size["vocabulary"] == 9
-    assert main(["size", *flags.replace("--json", "").split()]) == 0
-    assert f"{expected:,}" in capsys.readouterr().out
+    assert f"{expected:,}" in output_of("size", *flags.replace("--json", "").split())
 
 
-def test_a_row_of_a_table_is_measured(capsys):
+def test_a_row_of_a_table_is_measured(output_of):
     """With its size and its flags, of which the user may change some."""
     sizes = []
     for more in ([], ["--evolving-on", "", "--evolving-carry", "0.2", "--evolving-conv", "0.1"]):
-        assert main(["size", "comparison", "--row", "evolving", "--json", *more]) == 0
-        sizes.append(json.loads(capsys.readouterr().out)["parameters"])
+        sizes.append(json.loads(output_of("size", "comparison", "--row", "evolving", "--json", *more))["parameters"])
     assert sizes[0]["added"] > 0 == sizes[1]["added"] and sizes[0]["encoder"] > sizes[1]["encoder"]
-    assert main(["size", "comparison", "--row", "baseline", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["parameters"] == sizes[1]
+    assert json.loads(output_of("size", "comparison", "--row", "baseline", "--json"))["parameters"] == sizes[1]
 
 
 @pytest.mark.parametrize(
@@ -272,10 +264,8 @@ def test_a_row_of_a_table_is_measured(capsys):
         ),
     ],
 )
-def test_user_errors_are_one_line(flags, message, capsys):
-    assert main(["size", *flags.split()]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+def test_user_errors_are_one_line(flags, message, error_of):
+    assert message in error_of("size", *flags.split())
 
 
 def test_the_architectures_that_are_known_before_fairseq_is():
@@ -285,14 +275,13 @@ def test_the_architectures_that_are_known_before_fairseq_is():
     }
 
 
-def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys):
+def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys, error_of, output_of):
     data = make_data(tmp_path, end=" w1 w1")
     lengths = [[len(line.split()) for line in read_lines(tmp_path / f"train.{side}")] for side in ("en", "de")]
     source, target = (sum(side) / len(side) for side in lengths)
     widths = ["--encoder-embed-dim", "4", "--decoder-embed-dim", "64"]
     command = ["size", "--arch", "diverse_transformer_tiny", *widths, "--data", str(data)]
-    assert main([*command, "--json"]) == 0
-    size = json.loads(capsys.readouterr().out)
+    size = json.loads(output_of(*command, "--json"))
     symbols = 4 + len(read_lines(data / "dict.en.txt"))
     assert size["vocabulary"] == symbols
     found = size["data"]
@@ -307,18 +296,14 @@ def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys):
     assert main(["plot", "lengths", "--data", str(data), "--out", str(picture)]) == 0
     shown, longest = capsys.readouterr().out, max(len(line.split()) for line in read_lines(tmp_path / "train.en"))
     assert f"to {longest} tokens, mean {source:.2f}\n" in shown and picture.stat().st_size > 5000
-    assert main([*command, "--source-lang", "de", "--target-lang", "en", "--json"]) == 0
-    reversed_direction = json.loads(capsys.readouterr().out)["data"]
+    reversed_direction = json.loads(output_of(*command, "--source-lang", "de", "--target-lang", "en", "--json"))["data"]
     assert (reversed_direction["source"], reversed_direction["target"]) == (target, source)
     for side in ("bin", "idx"):  # a second shard of the same sentences, twice
         for language in ("en", "de"):
             shutil.copy(data / f"train.en-de.{language}.{side}", data / f"train1.en-de.{language}.{side}")
-    assert main(command) == 0
-    shown = capsys.readouterr().out
+    shown = output_of(*command)
     assert f"{2 * len(lengths[0])} training pairs, mean length {source:.2f} and {target:.2f} tokens" in shown
     assert f"h_max = floor(64 / {source:.2f}) = {most}; " in shown
     assert f"h_max = floor(4 / {source:.2f}) = 0; numbers of heads up to it that divide the width: none" in shown
     for directory, message in ((tmp_path / "none", "no such file or folder"), (tmp_path, "no training split")):
-        assert main([*command[:-1], str(directory)]) == 2
-        error = capsys.readouterr().err
-        assert f"--data {directory}: {message}" in error and error.count("\n") == 1
+        assert f"--data {directory}: {message}" in error_of(*command[:-1], directory)

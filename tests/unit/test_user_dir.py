@@ -12,10 +12,9 @@ from fairseq_diverse.testing import properties
 
 
 @pytest.mark.parametrize("command", [["check", "temperature"]])
-def test_a_folder_that_cannot_be_imported_is_one_line(command, tmp_path, capsys):
+def test_a_folder_that_cannot_be_imported_is_one_line(command, tmp_path, capsys, error_of):
     for folder in (tmp_path / "absent", tmp_path):
-        assert main([*command, "--user-dir", str(folder)]) == 2
-        error = capsys.readouterr().err
+        error = error_of(*command, "--user-dir", folder)
         assert error.count("\n") == 1 and f"--user-dir {folder}: no such folder, or one without" in error
     (tmp_path / "json").mkdir()
     (tmp_path / "json/__init__.py").touch()
@@ -35,9 +34,8 @@ def test_the_new_process_of_a_check_knows_the_folder(monkeypatch):
     assert given == ["examples/temperature"]
 
 
-def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
-    assert main(["check", "nothing"]) == 2
-    assert "nothing: not a mechanism; known are qk-head-dim, syntax, " in capsys.readouterr().err
+def test_a_mechanism_that_does_not_exist_is_one_line(capsys, error_of):
+    assert "nothing: not a mechanism; known are qk-head-dim, syntax, " in error_of("check", "nothing")
     assert main(["check", "localness", "--on", "cross"]) == 2
     assert "--on cross: localness is defined on encoder, roberta only\n" in capsys.readouterr().err
 
@@ -54,10 +52,9 @@ def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
         ("import sys\nsys.exit()\n", "__init__.py:2: SystemExit"),
     ],
 )
-def test_an_error_in_the_folder_is_one_line_with_its_place(code, said, tmp_path, capsys):
+def test_an_error_in_the_folder_is_one_line_with_its_place(code, said, tmp_path, error_of):
     folder = tmp_path / f"own_{abs(hash(code))}"
     folder.mkdir()
     (folder / "__init__.py").write_text(code)
-    assert main(["check", "own", "--user-dir", str(folder)]) == 2
-    error = capsys.readouterr().err
+    error = error_of("check", "own", "--user-dir", folder)
     assert error.count("\n") == 1 and said in error
