@@ -11,19 +11,8 @@ from tests.fuzz.budget import budget
 from tests.integration.eraser_files import write_eraser
 
 VALUES = [
-    "null",
-    "1e999",
-    "[]",
-    "{}",
-    "-1",
-    "9" * 40,
-    "true",
-    "NaN",
-    '"\\ud800"',
-    "[" * 3000,
-    '{"a":' * 3000,
-    '"\\u0000"',
-]
+    "null", "1e999", "[]", "{}", "-1", "9" * 40, "true", "NaN", '"\\ud800"', "[" * 3000, '{"a":' * 3000, '"\\u0000"'
+]  # fmt: skip
 
 
 @given(

@@ -63,17 +63,8 @@ def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, capsys, monk
     monkeypatch.setattr(attention_maps, "draw_panels", lambda *x: (rows.extend(x[0]), draw_panels(*x))[1])
     out = tmp_path / "new" / f"maps.{suffix}"
     common = [
-        "plot",
-        "attention",
-        "--path",
-        str(checkpoint),
-        "--data",
-        str(data),
-        "--source",
-        PAIR[0],
-        "--out",
-        str(out),
-    ]
+        "plot", "attention", "--path", str(checkpoint), "--data", str(data), "--source", PAIR[0], "--out", str(out)
+    ]  # fmt: skip
     assert main([*common, *shlex.split(flags)]) == 0
     assert out.read_bytes().startswith(magic) and out.stat().st_size > 5000
     printed = capsys.readouterr().out.splitlines()

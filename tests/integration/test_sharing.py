@@ -167,14 +167,9 @@ def test_a_shared_model_is_trained_further_and_exported_again(folder, tmp_path):
     run("train", data, *flags.split(), "--finetune-from-model", out, "--save-dir", tmp_path)
     for to, name in (("fairseq", "plain.pt"), ("safetensors", "again")):
         words = [
-            "export",
-            "--to",
-            to,
-            "--out",
-            tmp_path / name,
-            shared(folder, "plain"),
-            *(["--data", data] * (to != "fairseq")),
-        ]
+            "export", "--to", to, "--out", tmp_path / name, shared(folder, "plain"),
+            *(["--data", data] * (to != "fairseq"))
+        ]  # fmt: skip
         assert main([*map(str, words)]) == 0
     text = ("--input", folder / "raw/test.en")
     expected = translated("--checkpoint", checkpoint(folder, "plain"), "--data", data, *text)

@@ -149,14 +149,10 @@ def test_greedy_and_beam_search_equal_those_of_transformers(version, monkeypatch
 @pytest.mark.parametrize(
     ("version", "size", "parameters"),
     [
-        ("1.0", "", 222_903_552),
-        ("1.1", "", 247_577_856),
-        ("1.0", "_small", 60_506_624),
-        ("1.1", "_small", 76_961_152),
-        ("1.0", "_large", 737_668_096),
-        ("1.1", "_large", 783_150_080),
+        ("1.0", "", 222_903_552), ("1.1", "", 247_577_856), ("1.0", "_small", 60_506_624),
+        ("1.1", "_small", 76_961_152), ("1.0", "_large", 737_668_096), ("1.1", "_large", 783_150_080)
     ],
-)
+)  # fmt: skip
 def test_parameters_of_the_published_models(version, size, parameters):
     """Those of t5-base, t5-v1_1-base, ... in transformers."""
     args = Namespace(arch=f"diverse_t5{size}", t5_version=version)

@@ -24,15 +24,10 @@ from fairseq_diverse.support.errors import UserError
 from tests.cases import build_model
 
 NUMBERS = [
-    np.array([3, 0, 1], dtype=np.int64),
-    np.array([3, 0, 1], dtype=">i4"),
-    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-    np.array([[True], [False]]),
-    np.array(7, dtype=np.float16),
-    np.float64(36.7),
-    np.int32(-4),
-    np.bool_(True),
-]
+    np.array([3, 0, 1], dtype=np.int64), np.array([3, 0, 1], dtype=">i4"),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array([[True], [False]]), np.array(7, dtype=np.float16),
+    np.float64(36.7), np.int32(-4), np.bool_(True)
+]  # fmt: skip
 
 
 def checkpoint(**model_flags) -> dict:

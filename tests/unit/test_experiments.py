@@ -1084,15 +1084,11 @@ def test_a_damaged_record_of_prepared_data_is_one_line(change, problem, tmp_path
 @pytest.mark.parametrize(
     ("count", "jobs", "visible", "expected"),
     [
-        (1, 4, "", []),
-        (8, 1, "", ["0,1,2,3,4,5,6,7"]),
-        (2, 1, "5,GPU-x", ["5,GPU-x"]),
-        (8, 8, "", [str(number) for number in range(8)]),
-        (8, 3, "", ["0,1", "2,3", "4,5"]),
-        (2, 3, "", ["0", "1", "0"]),
-        (2, 2, "5,GPU-x", ["5", "GPU-x"]),
+        (1, 4, "", []), (8, 1, "", ["0,1,2,3,4,5,6,7"]), (2, 1, "5,GPU-x", ["5,GPU-x"]),
+        (8, 8, "", [str(number) for number in range(8)]), (8, 3, "", ["0,1", "2,3", "4,5"]),
+        (2, 3, "", ["0", "1", "0"]), (2, 2, "5,GPU-x", ["5", "GPU-x"])
     ],
-)
+)  # fmt: skip
 def test_jobs_share_the_gpus(count, jobs, visible, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     assert environment.gpus_of_jobs(jobs, {"CUDA_VISIBLE_DEVICES": visible} if visible else {}) == expected
@@ -1123,19 +1119,10 @@ def test_a_dry_run_prints_the_gpus_of_each_run(table, monkeypatch, output_of):
 @pytest.mark.parametrize(
     ("text", "minutes"),
     [
-        ("600", 600),
-        ("90:00", 90),
-        ("1:30", 2),
-        ("10:00:00", 600),
-        ("08:30:01", 511),
-        ("1-12", 2160),
-        ("1-00:30", 1470),
-        ("2-03:04:05", 3065),
-        ("soon", None),
-        ("1:2:3:4", None),
-        ("-5", None),
+        ("600", 600), ("90:00", 90), ("1:30", 2), ("10:00:00", 600), ("08:30:01", 511), ("1-12", 2160),
+        ("1-00:30", 1470), ("2-03:04:05", 3065), ("soon", None), ("1:2:3:4", None), ("-5", None)
     ],
-)
+)  # fmt: skip
 def test_times_of_slurm_are_in_minutes(text, minutes):
     if minutes is None:
         with pytest.raises(ValueError, match=f"--slurm time={text}: minutes, HOURS"):

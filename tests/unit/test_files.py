@@ -154,13 +154,9 @@ def test_only_files_of_dead_processes_of_this_machine_are_removed(tmp_path, monk
     (tmp_path / "precious").write_text("precious")
     link.symlink_to("precious")
     kept = [
-        f".out.{HOST}.{os.getppid()}.tmp",
-        f".out.another-host.{gone}.tmp",
-        f".other.{HOST}.{gone}.tmp",
-        f".out.{HOST}.{gone}.tmp2",
-        f"out.{HOST}.{gone}.tmp",
-        f".out.{gone}.tmp",
-    ]
+        f".out.{HOST}.{os.getppid()}.tmp", f".out.another-host.{gone}.tmp", f".other.{HOST}.{gone}.tmp",
+        f".out.{HOST}.{gone}.tmp2", f"out.{HOST}.{gone}.tmp", f".out.{gone}.tmp"
+    ]  # fmt: skip
     for name in kept:
         (tmp_path / name).write_text("kept")
     with atomic_write(path) as f:

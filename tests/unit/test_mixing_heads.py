@@ -71,14 +71,10 @@ def test_interacting_equals_the_loop(mask, key_width, combine):
 @pytest.mark.parametrize(
     ("sentences", "heads", "queries", "keys", "key_width", "width"),
     [
-        (5, 3, 7, 7, 5, 4),
-        (2, 8, 33, 33, 4, 4),
-        (3, 2, 9, 14, 1, 32),
-        (4, 5, 1, 12, 32, 3),
-        (1, 1, 1, 1, 1, 1),
-        (2, 2, 5, 6, 40, 40),
+        (5, 3, 7, 7, 5, 4), (2, 8, 33, 33, 4, 4), (3, 2, 9, 14, 1, 32), (4, 5, 1, 12, 32, 3), (1, 1, 1, 1, 1, 1),
+        (2, 2, 5, 6, 40, 40)
     ],
-)
+)  # fmt: skip
 def test_the_kernel_of_interacting_heads_equals_torch(
     sentences, heads, queries, keys, key_width, width, mask, combine, monkeypatch
 ):

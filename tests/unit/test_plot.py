@@ -453,13 +453,8 @@ def test_the_head_map_is_of_means_over_real_tokens_and_layers():
 
 def line(update, loss, wall, **more):
     stats = {
-        "num_updates": str(update),
-        "loss": str(loss),
-        "nll_loss": "1",
-        "train_wall": str(wall),
-        "ppl": "2",
-        **more,
-    }
+        "num_updates": str(update), "loss": str(loss), "nll_loss": "1", "train_wall": str(wall), "ppl": "2", **more
+    }  # fmt: skip
     return f"2026-01-01 00:00:00 | INFO | train_inner | {json.dumps(stats)}\n"
 
 

@@ -135,24 +135,12 @@ NAN, INFINITY = float("nan"), float("inf")
 START = {"commit": "c", "dirty": False, "machine": {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2"}}
 START["machine"] |= {"device": "cpu", "variables": {"OMP_NUM_THREADS": "1"}}
 SUMMARY = {
-    "schema": 2,
-    "kind": "translation",
-    "row": ROW,
-    "system": "first",
-    "data": "d",
-    "seed": 1,
-    "commands": ["fairseq-train d"],
-    "words_per_second": {"train": 100.0, "generate": None},
-    "parameters": 5,
-    "data_hash": "h",
-    "valid_nll": {"last": 1.5},
-    **START,
-    "starts": [START, START],
+    "schema": 2, "kind": "translation", "row": ROW, "system": "first", "data": "d", "seed": 1,
+    "commands": ["fairseq-train d"], "words_per_second": {"train": 100.0, "generate": None}, "parameters": 5,
+    "data_hash": "h", "valid_nll": {"last": 1.5}, **START, "starts": [START, START],
     "metrics": {"bleu": 20.0, "chrf": 40.0, "ter": 60.0, "length_ratio": 1.0, "signatures": {"bleu": "s"}},
-    "language": "de",
-    "test_nll": [1.0, 2.0],
-    "bleu_counts": [[3, 3, 2, 1, 0, 0], [4, 3, 2, 1, 0, 0]],
-}
+    "language": "de", "test_nll": [1.0, 2.0], "bleu_counts": [[3, 3, 2, 1, 0, 0], [4, 3, 2, 1, 0, 0]]
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -374,28 +374,16 @@ def test_results_that_are_not_summaries_or_repeat_a_seed_are_refused(rows, tmp_p
 @pytest.mark.parametrize(
     "change",
     [
-        {"metrics": {}},
-        {"metrics": {"bleu": "x"}},
-        {"bleu_counts": [[1, 2]]},
-        {"test_nll": ["x"] * 30},
-        {"test_nll": [1.0]},
-        {"words_per_second": 3},
-        {"commands": []},
-        {"commands": [None]},
-        {"seed": "1"},
-        {"language": None},
-        {"updates": "13"},
-        {"valid_nll": {"last": "x"}},
-        {"machine": "EPYC"},
-        {"epoch_minutes": "x"},
-        {"updates_per_second": {"train": "x"}},
-        {"test": 3},
+        {"metrics": {}}, {"metrics": {"bleu": "x"}}, {"bleu_counts": [[1, 2]]}, {"test_nll": ["x"] * 30},
+        {"test_nll": [1.0]}, {"words_per_second": 3}, {"commands": []}, {"commands": [None]}, {"seed": "1"},
+        {"language": None}, {"updates": "13"}, {"valid_nll": {"last": "x"}}, {"machine": "EPYC"},
+        {"epoch_minutes": "x"}, {"updates_per_second": {"train": "x"}}, {"test": 3},
         {"tests": {"newstest": {"metrics": {}}}},
         {"kind": "classification", "accuracy": {"all": {"classes": [1], "hits": ""}}},
-        {"kind": "classification", "accuracy": {"all": {"classes": [1, 1], "hits": "1"}}},
+        {"kind": "classification", "accuracy": {"all": {"classes": [1, 1], "hits": "1"}}}
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_damaged_copy_of_a_summary_is_named(table, tmp_path, error_of, change):
     name = table()
     (tmp_path / "results").mkdir()
