@@ -201,7 +201,7 @@ def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch, error_of):
     out = tmp_path / "out"
     shown = error_of("export", "--to", "safetensors", "--out", out, checkpoint(folder, "plain"))
     assert f"{out}/model.safetensors: cannot be written (Error while serializing: I/O error: No space" in shown
-    assert shown.count("\n") == 1 and not [*tmp_path.iterdir()]
+    assert not [*tmp_path.iterdir()]
 
 
 def test_own_code_is_carried_named_and_not_run(folder, tmp_path):
@@ -266,7 +266,7 @@ def test_a_damaged_folder_is_one_line(folder, tmp_path, error_of, name, damage, 
         assert message in error_of(*words, out, *(["--input", os.devnull] if words[0] == "translate" else []))
 
 
-def test_impossible_requests_are_one_line(folder, tmp_path, capsys):
+def test_impossible_requests_are_one_line(folder, tmp_path, error_of):
     path, out = checkpoint(folder, "plain"), shared(folder, "plain")
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -279,15 +279,10 @@ def test_impossible_requests_are_one_line(folder, tmp_path, capsys):
         (["translate", "--model", out, "--data", out], "has its data; leave out --checkpoint and --data"),
         (["translate"], "what is to translate? Give --model DIR, or"),
         (["translate", "--model", "nosuch"], "nosuch: no such folder, and not USER/NAME of the Hugging Face hub"),
-        (
-            ["translate", "--model", shared(folder, "bert"), "--input", os.devnull],
-            "trained for another task than transl",
-        ),
+        (["translate", "--model", shared(folder, "bert"), "--input", os.devnull], "trained for another task than"),
         (["push", out, "--to", "name"], "--to name: a name on the Hugging Face hub is USER/NAME"),
     ):
-        assert main([*map(str, words)]) == 2, words
-        shown = capsys.readouterr().err
-        assert message in shown and shown.count("\n") == 1, shown
+        assert message in error_of(*words)
     assert not (tmp_path / "x").exists()
 
 
@@ -308,9 +303,8 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path.startswith("/api/models/me/model/revision/"):
-            return self.answer(
-                {"id": "me/model", "sha": self.commit, "siblings": [{"rfilename": n} for n in self.files]}
-            )
+            siblings = [{"rfilename": name} for name in self.files]
+            return self.answer({"id": "me/model", "sha": self.commit, "siblings": siblings})
         if self.path.startswith(f"/api/models/me/model/tree/{self.commit}"):  # from version 2
             there = [{"type": "file", "path": n, "size": len(x), "oid": n} for n, x in self.files.items()]
             return self.answer(there)
@@ -325,11 +319,8 @@ class Hub(BaseHTTPRequestHandler):
     def do_POST(self):
         sent = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path.endswith("/preupload/main"):
-            files = [
-                {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False}
-                for one in json.loads(sent)["files"]
-            ]
-            return self.answer({"files": files})
+            how = {"uploadMode": "regular", "shouldIgnore": False}
+            return self.answer({"files": [{"path": one["path"], **how} for one in json.loads(sent)["files"]]})
         for line in sent.splitlines() if "/commit/" in self.path else ():
             if (one := json.loads(line))["key"] == "file":
                 self.files[one["value"]["path"]] = base64.b64decode(one["value"]["content"])
@@ -362,30 +353,25 @@ def hub(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_model_goes_to_a_hub_and_comes_back(folder, tmp_path, capsys, output_of):
+def test_a_model_goes_to_a_hub_and_comes_back(folder, tmp_path, error_of, output_of):
     """By huggingface_hub itself."""
     out = shutil.copytree(shared(folder, "translation"), tmp_path / "model")
     (out / "notes.bin").write_bytes(b"not of the model")
     assert "/me/model" in output_of("push", out, "--to", "me/model")
-    assert Hub.files == {
-        str(path.relative_to(out)): path.read_bytes()
-        for path in out.rglob("*")
-        if path.is_file() and path.suffix != ".bin"
-    }
+    files = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".bin"]
+    assert Hub.files == {str(path.relative_to(out)): path.read_bytes() for path in files}
     lines = (folder / "raw/test.en").read_text().splitlines()
     there = fairseq_diverse.load("me/model")
     assert there.folder.is_relative_to(tmp_path / "hub")
     assert there.translate(lines, cpu=True) == fairseq_diverse.load(out).translate(lines, cpu=True)
-    assert main(["translate", "--model", "me/other", "--input", os.devnull]) == 2
-    assert "me/other: no such folder here, and not got from the Hugging Face hub" in capsys.readouterr().err
+    said = "me/other: no such folder here, and not got from the Hugging Face hub"
+    assert said in error_of("translate", "--model", "me/other", "--input", os.devnull)
 
 
 def test_without_the_libraries_one_line_says_what_to_install(folder, tmp_path, monkeypatch, error_of):
     out, path = shared(folder, "translation"), checkpoint(folder, "translation")
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(ImportError, match=r"^fairseq is not installed; run: pip install"),
-    ):
+    said = r"^fairseq is not installed; run: pip install"
+    with monkeypatch.context() as patch, pytest.raises(ImportError, match=said):
         patch.setattr(fairseq_diverse, "find_spec", lambda name: None)
         fairseq_diverse.load(out)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
@@ -393,21 +379,14 @@ def test_without_the_libraries_one_line_says_what_to_install(folder, tmp_path, m
         assert re.search(r"huggingface_hub is not installed; run: pip install .*share", error_of(*words))
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    for words in (
-        ["translate", "--model", str(out)],
-        ["export", "--to", "safetensors", "--out", str(tmp_path / "x"), str(path)],
-    ):
+    for words in (["translate", "--model", out], ["export", "--to", "safetensors", "--out", tmp_path / "x", path]):
         assert re.search(r"safetensors is not installed; run: pip install .*share", error_of(*words))
 
 
 def test_the_card_of_a_run_has_scores_of_all_seeds(folder, tmp_path):
     """As the hub reads it; the figures are those of the summaries."""
-    table = {
-        "data": str(folder / "pairs"),
-        "size": "tiny",
-        "flags": {"max-update": 2},
-        "rows": {"evolving": {"evolving-on": "encoder"}},
-    }
+    table = {"data": str(folder / "pairs"), "size": "tiny", "flags": {"max-update": 2}}
+    table |= {"rows": {"evolving": {"evolving-on": "encoder"}}}
     (tmp_path / "table.yaml").write_text(json.dumps(table | {"generate": {"max-len-b": 9}, "metrics": "rouge-l"}))
     environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path / "runs")}
     done = cli("run", tmp_path / "table.yaml", "--seeds", "2", env=environment)

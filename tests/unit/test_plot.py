@@ -150,10 +150,8 @@ def test_negative_weights_have_a_symmetric_scale(outlier, limit):
 @pytest.mark.parametrize("kind", ["dependency", "phrase"])
 def test_comparison_of_syntax_with_plain_heads(kind):
     """An enlivened head is its plain weights times the mask, normalized; an important one its plain weights."""
-    model, sample = (
-        build_model({"syntax": kind, "enliven": "enliven", "enliven_gate": "0.45"}).eval(),
-        batch((7,), (5,)),
-    )
+    model = build_model({"syntax": kind, "enliven": "enliven", "enliven_gate": "0.45"}).eval()
+    sample = batch((7,), (5,))
     maps = attention_maps(model, sample, "encoder:1", "--layer")["encoder", 1][:, 0]
     comparison = compare_with_plain(model, sample, 1)
     assert compare_with_plain(model, sample, 2) is None
@@ -388,26 +386,20 @@ def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
     assert axis.get_xlabel() == "syntax on\n(--syntax-on)"
 
 
-def test_plot_rows(table, tmp_path, capsys):
-    results = str(table.parent / "results")
-    command = ["plot", "rows", str(table), "--results", results]
-    assert main([*command, "--out", str(tmp_path / "rows.pdf")]) == 0  # without `x` the rows' scores
-    assert (tmp_path / "rows.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/rows.pdf\n"
-    assert main([*command, "--metrics", "bleu", "--out", str(tmp_path / "k.pdf")]) == 2
-    assert "--metrics: goes with --x, the flag in which the rows differ; table has no `x`" in capsys.readouterr().err
-    assert main(["plot", "rows", str(table), "--runs", str(tmp_path), "--out", str(tmp_path / "k.pdf")]) == 2
-    assert "plot: no row has a finished run; " in capsys.readouterr().err
-    table.write_text(table.read_text() + "x: phrase-limit\n")
-    assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 0
-    assert (tmp_path / "k.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/k.pdf\n"
-    other = ["plot", "rows", "nlu-small", "--x", "arch", "--out", str(tmp_path / "k.pdf")]
-    assert main(other) == 2 and "--x: nlu-small has rows that do not have the same measures" in capsys.readouterr().err
-    other = ["plot", "rows", "nlu-small", "--verdict", "--out", str(tmp_path / "k.pdf")]
-    assert main(other) == 2 and "plot rows: not for rows of kind glue; choose others with" in capsys.readouterr().err
-    assert main([*command, "--metrics", "blue", "--out", str(tmp_path / "k.pdf")]) == 2
-    assert "--metrics blue: table has bleu, chrf, ter, length_ratio, nll, speed," in capsys.readouterr().err
-    assert main(["plot", "rows", str(table), "--runs", str(tmp_path), "--out", str(tmp_path / "k.pdf")]) == 2
-    assert f"plot: no row has a finished run; fairseq-diverse run {table} trains them; " in capsys.readouterr().err
+def test_plot_rows(table, tmp_path, output_of, error_of):
+    """Without ``x`` in the table, the rows' scores."""
+    of_runs, of_results = [table, "--runs", tmp_path], [table, "--results", table.parent / "results"]
+    for more, metrics in (("", ": goes with --x"), ("x: phrase-limit\n", " blue: table has bleu, chrf")):
+        table.write_text(table.read_text() + more)
+        out = tmp_path / f"rows{len(more)}.pdf"
+        assert output_of("plot", "rows", *of_results, "--out", out) == f"{out}\n" and out.read_bytes()[:4] == b"%PDF"
+        for words, message in (
+            (of_runs, f"plot: no row has a finished run; fairseq-diverse run {table} trains them; "),
+            ([*of_results, "--metrics", "blue"], f"--metrics{metrics}"),
+            (["nlu-small", "--x", "arch"], "--x: nlu-small has rows that do not have the same measures"),
+            (["nlu-small", "--verdict"], "plot rows: not for rows of kind glue; choose others with"),
+        ):
+            assert message in error_of("plot", "rows", *words, "--out", out)
 
 
 def test_the_head_map_is_of_means_over_real_tokens_and_layers():
@@ -655,14 +647,9 @@ def test_the_users_matplotlibrc_is_respected(tmp_path):
         "              axis.xaxis.label.get_fontsize(), matplotlib.rcParams['pdf.fonttype'],\n"
         "              matplotlib.rcParams['lines.linewidth'])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"MATPLOTLIBRC": str(tmp_path / "matplotlibrc")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines() == ["serif 7.0 5.0 42 1.0", "serif 7.0 5.0 42 1.5"]
+    environment = os.environ | {"MATPLOTLIBRC": str(tmp_path / "matplotlibrc")}
+    shown = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+    assert shown.splitlines() == ["serif 7.0 5.0 42 1.0", "serif 7.0 5.0 42 1.5"]
 
 
 def test_svg_and_pgf(tmp_path, monkeypatch):

@@ -983,7 +983,7 @@ def test_a_wrong_marker_is_named_with_its_page(command, said, table, tmp_path, e
     page = tmp_path / "page.md"
     page.write_text(text := f"<!-- fairseq-diverse report {command.format(table(), tmp_path)} -->\n<!-- end -->\n")
     err = error_of("report", "--refresh", page)
-    assert f"{page}: {text.splitlines()[0]}: " in err and said in err and err.count("\n") == 1
+    assert f"{page}: {text.splitlines()[0]}: " in err and said in err
     assert page.read_text() == text and not (tmp_path / "written").exists()
 
 
