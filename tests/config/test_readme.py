@@ -415,9 +415,7 @@ def test_the_figures_of_heads_are_those_of_the_results():
         parts += [[of_layer[f"{component}:{n}"] for n in (1, 2, 3)] for component in ("decoder", "cross")]
         cells = []
         for part in parts:
-            cosine, constant, rank = (
-                mean(x[key] for x in part) for key in ("cosine", "constant share", "effective rank")
-            )
+            cosine, constant, rank = (mean(x[k] for x in part) for k in ("cosine", "constant share", "effective rank"))
             cells.append(f"{cosine:.2f}, {constant:.0%}, {rank:.0f}")
         assert f"| {name} | {' | '.join(cells)} |" in text
     for layer, note in enumerate((" (syntax on it)", "", "")):

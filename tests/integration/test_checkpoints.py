@@ -120,9 +120,7 @@ def test_generate_with_an_average(data, model, tmp_path):
     line = ["average", "--checkpoints", model, "--best", 1, "--metric", "bleu", "--out", average]
     subprocess.run([sys.executable, "-m", "fairseq_diverse.cli", *map(str, line)], check=True)
     common = ("--cpu", "--max-len-b", 5, "--num-workers", 0)
-    outputs = [
-        run("generate", data, "--path", path, *common).stdout for path in (average, model / "checkpoint_best.pt")
-    ]
+    outputs = [run("generate", data, "--path", p, *common).stdout for p in (average, model / "checkpoint_best.pt")]
     assert outputs[0].count("\nH-") == 8 and outputs[0] == outputs[1]
 
 

@@ -224,13 +224,11 @@ def test_real_pairs_reach_a_bert_as_in_transformers(call, tmp_path):
     read = task.load_dataset("valid")
     known = BertTokenizer(str(tmp_path / "vocab.txt"))
     theirs = known([*lines_of(tmp_path / "out/text/valid.input0")], [*lines_of(tmp_path / "out/text/valid.input1")])
-    symbols = [
-        known.convert_tokens_to_ids({v: k for k, v in SPECIAL.items()}.get(w, w)) for w in task.dictionary.symbols
-    ]
+    ids = [known.convert_tokens_to_ids({v: k for k, v in SPECIAL.items()}.get(w, w)) for w in task.dictionary.symbols]
     assert len(read) == len(theirs.input_ids) == 12 and len(task.dictionary) == len(known)
     for number, (expected, of_type) in enumerate(zip(theirs.input_ids, theirs.token_type_ids, strict=True)):
         tokens = read[number]["net_input.src_tokens"]
-        assert [symbols[token] for token in tokens] == expected and 0 < sum(of_type) < len(of_type)
+        assert [ids[token] for token in tokens] == expected and 0 < sum(of_type) < len(of_type)
         assert segments(tokens[None], task.dictionary.eos()).tolist() == [of_type]
 
 

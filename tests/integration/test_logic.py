@@ -125,10 +125,8 @@ def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
         "Accuracy by number of operators",
         "Training and validation loss",
     ]
-    scored = call(
-        "accuracy", f"both={folder}/checkpoints/checkpoint_last.pt", "--data", data, "--out", tmp_path / "a.png"
-    )
-    assert scored.stdout.splitlines()[-1].split()[-1] == f"{share:.2f}" and (tmp_path / "a.png").stat().st_size > 1000
+    out = call("accuracy", f"both={folder}/checkpoints/checkpoint_last.pt", "--data", data, "--out", tmp_path / "a.png")
+    assert out.stdout.splitlines()[-1].split()[-1] == f"{share:.2f}" and (tmp_path / "a.png").stat().st_size > 1000
 
 
 def test_errors_are_one_line(data, tmp_path):

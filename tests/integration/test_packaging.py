@@ -135,9 +135,7 @@ def test_it_is_installed_into_a_bare_environment(what, source, wheel, tmp_path):
     made = wheel if what == "wheel" else build(source, tmp_path / "dist", "sdist")
     if what == "sdist":
         with tarfile.open(made) as archive:
-            assert {"configs", "setup.py", "tests"} <= {
-                Path(*Path(name).parts[1:2]).name for name in archive.getnames()
-            }
+            assert {"configs", "setup.py", "tests"} <= {Path(*Path(n).parts[1:2]).name for n in archive.getnames()}
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
     bin, variables = tmp_path / "env/bin", {**os.environ, "PYTHONPATH": "", "FAIRSEQ_DIVERSE_RUNS": str(tmp_path)}
 
@@ -164,7 +162,5 @@ def test_it_is_installed_into_a_bare_environment(what, source, wheel, tmp_path):
     assert len((tmp_path / "raw/train.en").read_text().splitlines()) == 20
     sizes = call(bare, "size", "--arch", "diverse_transformer_tiny", "--vocabulary", 100)
     assert sizes.returncode == 0 and "parameters" in sizes.stdout, sizes.stderr
-    runs = call(
-        bare, "run", "toy", "--dry-run", "--commands", "--rows", "baseline"
-    )  # a table among the package's files
+    runs = call(bare, "run", "toy", "--dry-run", "--commands", "--rows", "baseline")
     assert runs.returncode == 0 and f"--user-dir {packages / 'fairseq_diverse'}" in runs.stdout, runs.stderr

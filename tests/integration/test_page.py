@@ -121,8 +121,6 @@ def test_a_phone_needs_no_sideways_scrolling_but_in_tables(page):
     assert page.run("[...document.querySelectorAll('.scroll')].map((table) => table.scrollWidth > table.clientWidth)")[
         1
     ]
-    sizes = (
-        "[...document.querySelectorAll('td, dd, li, code')].map((part) => parseFloat(getComputedStyle(part).fontSize))"
-    )
+    sizes = "[...document.querySelectorAll('td, dd, li, code')].map((x) => parseFloat(getComputedStyle(x).fontSize))"
     assert min(page.run(sizes)) >= 13
     assert page.run("document.querySelector('td').getBoundingClientRect().width") < 180

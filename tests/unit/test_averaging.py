@@ -77,9 +77,7 @@ def test_mean_of_every_parameter(three, tmp_path):
         if key == "decoder.count":
             assert value.tolist() == [3, 1]  # the last checkpoint's
             continue
-        mean = np.mean(
-            [model[key].double().numpy() for model in models], axis=0
-        )  # in half precision, the sum overflows
+        mean = np.mean([model[key].double().numpy() for model in models], axis=0)  # a sum in half precision overflows
         precision = max(torch.finfo(value.dtype).eps, 1e-7)
         np.testing.assert_allclose(value.double().numpy(), mean, rtol=precision, atol=precision)
 

@@ -450,9 +450,7 @@ def test_a_row_cannot_set_flags_that_run_sets(table, tmp_path):
     settings = [f"{a[2:]}=1" for a in own["train"]] + ["data=x", "no-save=true", "restore-file=x", "reset-meters=true"]
     settings += [f"generate.{flag[2:]}=1" for flag in own["generate"] | own["reference"]] + ["generate.scoring=bleu"]
     for setting in settings:
-        with pytest.raises(
-            ValueError, match=rf"row first: {setting.split('=')[0]}: `fairseq-diverse run` sets this flag"
-        ):
+        with pytest.raises(ValueError, match=rf"row first: {setting.split('=')[0]}: `fairseq-diverse run` sets this"):
             load_table(table(), settings=[setting])
     with pytest.raises(ValueError, match=r"table.yaml: row second: seed: `fairseq-diverse run` sets this flag"):
         load_table(table(("fp16: true", "seed: 3")))
@@ -891,9 +889,7 @@ def test_tracking_without_its_package_is_refused(flag, monkeypatch, error_of):
 def test_a_damaged_file_of_a_run_is_named(training, name, text):
     run = training()
     (run.directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(
-        ValueError, match=rf"{name}: (damaged|not a summary).*; delete this file and start the run again"
-    ):
+    with pytest.raises(ValueError, match=rf"{name}: (damaged|not a summary).*; delete this file and start the run"):
         (summary_of if name == "summary.json" else read_state)(run)
     assert name in stage(run)
     assert schedule.run_all([run], jobs=10**9, environment={}) == 1

@@ -58,9 +58,7 @@ def test_a_link_is_kept_and_its_target_is_written(there, tmp_path):
     (tmp_path / "first").symlink_to("real/second")
     with atomic_write(tmp_path / "first") as f:
         f.write("new")
-        assert [
-            name for name in names(tmp_path / "real") if name.endswith(".tmp")
-        ]  # next to the file, on the same disk
+        assert [name for name in names(tmp_path / "real") if name.endswith(".tmp")]  # on the same disk
     assert (tmp_path / "first").is_symlink() and (tmp_path / "real/second").is_symlink()
     assert (tmp_path / "real/file").read_text() == "new" and not (tmp_path / "real/file").is_symlink()
     assert names(tmp_path) == ["first", "real"] and names(tmp_path / "real") == ["file", "second"]

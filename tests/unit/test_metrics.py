@@ -38,12 +38,10 @@ def noisy(lines: list[str], seed: int) -> list[str]:
     numbers = random.Random(seed)
     changed = []
     for line in lines:
-        tokens = [
-            w if numbers.random() > 0.15 else numbers.choice(WORDS) for w in line.split() if numbers.random() > 0.1
-        ]
-        if len(tokens) > 3 and numbers.random() < 0.5:
-            tokens[1], tokens[2] = tokens[2], tokens[1]
-        changed.append(" ".join(tokens))
+        kept = [w if numbers.random() > 0.15 else numbers.choice(WORDS) for w in line.split() if numbers.random() > 0.1]
+        if len(kept) > 3 and numbers.random() < 0.5:
+            kept[1], kept[2] = kept[2], kept[1]
+        changed.append(" ".join(kept))
     return ["", *changed[1:]]
 
 

@@ -88,9 +88,7 @@ def test_the_kernel_of_interacting_heads_equals_torch(
     results = []
     for is_usable in (kernel.usable, lambda *x: False):
         monkeypatch.setattr(kernel, "usable", is_usable)
-        x = [
-            one.clone().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for one in inputs
-        ]  # not contiguous
+        x = [one.clone().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for one in inputs]
         out = interacting_attention(*x, allowed, combine)
         gradients = torch.autograd.grad(out, x, torch.sin(torch.arange(out.numel())).view(out.shape))
         results.append([out, *gradients])

@@ -197,9 +197,7 @@ def test_without_syntax_there_is_no_mask(kind, name):
 def test_labels_do_not_overlap():
     """40 subwords on both axes: each row and column is at least as wide as its letters are high."""
     words = labels(*(f"subword{i}" for i in range(40)))
-    figure = draw_panels(
-        head_panels(torch.rand(16, 40, 40), range(1, 17)), words, words, "encoder self-attention, layer 1"
-    )
+    figure = draw_panels(head_panels(torch.rand(16, 40, 40), range(1, 17)), words, words, "encoder, layer 1")
     figure.canvas.draw()
     panel = figure.axes[0]
     height = panel.get_yticklabels()[0].get_window_extent().height

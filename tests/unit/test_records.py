@@ -553,9 +553,7 @@ def test_a_metric_that_is_missing_is_named_with_its_reason(table, tmp_path, caps
     name = table(("rows:", "metrics: meteor, comet\nrows:"))
     asked = results(tmp_path / "results", name, {row: NLL[row] for row in ("first", "second")})
     for path in (tmp_path / "results").iterdir():
-        content = json.loads(path.read_text()) | {
-            "missing": {"comet": "comet-score is missing", "cider": "no one asked"}
-        }
+        content = json.loads(path.read_text()) | {"missing": {"comet": "is missing", "cider": "no one asked"}}
         content["metrics"]["meteor"] = 30.0
         path.write_text(json.dumps(content))
     lines, notes = reported(capsys, asked)

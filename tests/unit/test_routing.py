@@ -84,9 +84,7 @@ def test_the_fast_version_equals_the_plain_one(kind, dtype, chunk, shape, kernel
 def test_float32_versions_equal_the_loop_and_the_plain_gradients(iterations, kernel):
     torch.manual_seed(0)
     votes = torch.randn(B, H, 12, 1, requires_grad=True)
-    betas = [
-        torch.randn(24)[::2].requires_grad_() for _ in range(2)
-    ]  # strided: a kernel must not read them as contiguous
+    betas = [torch.randn(24)[::2].requires_grad_() for _ in range(2)]  # strided, not to be read as contiguous
     lists = [beta.tolist() for beta in betas]
     for fast, by_autograd, expected in (
         (

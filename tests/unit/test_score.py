@@ -236,9 +236,7 @@ def test_translations_are_text_or_the_best_hypotheses_decoded_by_fairseq_or_by_u
     monkeypatch.setattr(Preprocessing, "decode", lambda self, line, side: f"{side} {line}")
     assert read_translations(path, tmp_path) == ["target der Hund\u2028bellt", "target die Katze", "target "]
     assert read_translations(path, tmp_path, "source")[1] == "source die Katze"
-    path.write_text(
-        "".join(line + "\n" for line in GENERATED.split("\n") if "H-" in line), encoding="utf-8"
-    )  # by grep ^H
+    path.write_text("".join(line + "\n" for line in GENERATED.split("\n") if "H-" in line), encoding="utf-8")
     assert read_translations(path, tmp_path)[1:] == ["target die Katze", "target "]
     with pytest.raises(ValueError, match=r"in tokens; give --data"):
         read_translations(path)

@@ -511,9 +511,7 @@ def test_layers_with_the_kernels_are_one_graph(device):
     torch._dynamo.reset()
     traced = []
     kernel = torch.randn(2, 2, 3, 3, device=device)
-    compiled = torch.compile(
-        work, fullgraph=True, dynamic=True, backend=lambda graph, inputs: traced.append(graph) or graph
-    )
+    compiled = torch.compile(work, fullgraph=True, dynamic=True, backend=lambda g, inputs: traced.append(g) or g)
     for queries, keys in ((4, 5), (6, 3), (5, 16), *([(40, 80)] if device == "cuda" else [])):  # not the heads
         q, k, v, allowed, _ = pairs_of_heads(device, (2, 2, queries, keys, 3, 3), mask="both")
         real = [torch.ones(2, length, dtype=torch.bool, device=device) for length in (keys, queries)]
