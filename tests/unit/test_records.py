@@ -557,7 +557,7 @@ def test_a_metric_that_is_missing_is_named_with_its_reason(table, tmp_path, caps
         content["metrics"]["meteor"] = 30.0
         path.write_text(json.dumps(content))
     lines, notes = reported(capsys, asked)
-    assert "not measured: comet (comet-score is missing)" in notes and lines["first"]["metrics"] == {"meteor": 30}
+    assert "not measured: comet (is missing)" in notes and lines["first"]["metrics"] == {"meteor": 30}
     content["metrics"] |= {"comet": 80.0}  # measured since
     path.write_text(json.dumps(content))
     _, notes = reported(capsys, asked)
