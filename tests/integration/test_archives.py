@@ -215,11 +215,8 @@ NUMBERS = {  # data set: archives; then the numbers of the sentences that each r
     ),
 }
 BY_COMMAND = ("nc11_en_cs", "wmt14_en_fr")  # one script per campaign is enough: all pass on the name of the pair
-SMALL = {
-    "iwslt16_de_en": 90,
-    "wmt17_en_de": 90,
-    "wmt17_en_cs": 70,
-}  # the largest size for which sentencepiece has enough text
+# the largest size for which sentencepiece has enough text
+SMALL = {"iwslt16_de_en": 90, "wmt17_en_de": 90, "wmt17_en_cs": 70}
 
 
 def call(command: list[object], folder: Path, fails: int = 0) -> subprocess.CompletedProcess[str]:

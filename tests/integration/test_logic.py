@@ -121,10 +121,8 @@ def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
     assert again == shown
     page = call("report", tmp_path / "table.yaml", "--format", "html").stdout
     assert page.count("<table") == 2
-    assert re.findall("<figcaption>([^<]*)<", page) == [
-        "Accuracy by number of operators",
-        "Training and validation loss",
-    ]
+    captions = ["Accuracy by number of operators", "Training and validation loss"]
+    assert re.findall("<figcaption>([^<]*)<", page) == captions
     out = call("accuracy", f"both={folder}/checkpoints/checkpoint_last.pt", "--data", data, "--out", tmp_path / "a.png")
     assert out.stdout.splitlines()[-1].split()[-1] == f"{share:.2f}" and (tmp_path / "a.png").stat().st_size > 1000
 

@@ -69,10 +69,8 @@ def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp
     asked += ["--set", "generate.lenpen=1", "--set", "average.last=0", "--slurm"]
     queued = call(runs, *asked, "partition=gpu", "cpus-per-task=3")
     assert queued.returncode == 0, queued.stderr
-    assert re.findall(r"^baseline seed (\d): job (42_\d), ", queued.stdout, re.MULTILINE) == [
-        ("1", "42_0"),
-        ("2", "42_1"),
-    ]
+    jobs = re.findall(r"^baseline seed (\d): job (42_\d), ", queued.stdout, re.MULTILINE)
+    assert jobs == [("1", "42_0"), ("2", "42_1")]
     script = (slurm / "script").read_text()
     for option in ("array=0-1%2", "partition=gpu", "cpus-per-task=3", "time=1440"):
         assert f"#SBATCH --{option}\n" in script

@@ -1,5 +1,6 @@
 """Averages: the mean of every parameter; shared tensors stay shared; the right checkpoints are chosen."""
 
+import functools
 import math
 import resource
 import subprocess
@@ -195,12 +196,8 @@ def test_models_of_two_trainings_are_refused_or_named(three, tmp_path, caplog):
 def test_a_full_disk_leaves_nothing(three, tmp_path):
     out = tmp_path / "out" / "average.pt"
     command = [sys.executable, "-m", "fairseq_diverse.cli", "average", "--checkpoints", *three, "--out", out]
-    result = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
-    )
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1000, 1000))
+    result = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit)
     assert result.returncode == 2 and "Traceback" not in result.stderr
     assert result.stderr.splitlines()[-1].startswith(f"fairseq-diverse average: {out}: cannot be written")
     assert list(out.parent.iterdir()) == []
@@ -375,7 +372,7 @@ def test_damaged_figures_are_one_line(tmp_path, error_of):
     flags = ["--best", "1", "--metric", "loss", "--out", str(tmp_path / "o.pt")]
     for change in ({"metrics": 3}, {"metrics": {"valid": [3]}}, {"val_loss": [1]}):
         path = save(tmp_path / "checkpoint1.pt", parameters(1), value=None, **change)
-        assert f"{path}: " in error_of("average", "--checkpoints", path, *flags)
+        assert "checkpoint1.pt" in error_of("average", "--checkpoints", path, *flags)
 
 
 def test_an_average_does_not_replace_what_it_is_of(tmp_path, capsys):

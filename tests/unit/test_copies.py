@@ -164,10 +164,8 @@ def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):
     monkeypatch.setattr(scores, "read_translations", lambda log, folder: ["de hat einen Satz ."])
     monkeypatch.setattr(logs, "reference_nll", lambda log: [1.5])
     monkeypatch.setattr(pipeline, "lowercased", lambda folder: False)
-    state = {
-        "train": dict.fromkeys(("peak_memory", "parameters", "valid_nll", "gb_free")),
-        "generate": {"peak_memory": 1},
-    }
+    state = {"train": dict.fromkeys(("peak_memory", "parameters", "valid_nll", "gb_free"))}
+    state["generate"] = {"peak_memory": 1}
     run.directory.mkdir(parents=True)
     found = summarize(run, state | {"starts": [HERE]})
     assert (found["test"], found["test_nll"], found["metrics"]["bleu"]) == ("valid", [1.5], pytest.approx(100))

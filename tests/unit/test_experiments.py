@@ -598,11 +598,8 @@ def test_a_batch_for_another_number_of_gpus_is_warned_of(table, monkeypatch, cap
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         assert main([*asked, *more]) == 0
         warning = f"warning: batches are for 4 GPUs, and runs have {has}: "
-        warning += (
-            "a run uses 4; share them with --jobs"
-            if has > 4
-            else f"an update has {has}/4 of the tokens; see --gpus-of-paper"
-        )
+        share = f"an update has {has}/4 of the tokens; see --gpus-of-paper"
+        warning += "a run uses 4; share them with --jobs" if has > 4 else share
         said = capsys.readouterr().err
         assert said.startswith(warning) if has != 4 else "warning" not in said
 

@@ -483,11 +483,8 @@ MRPC = {"plain": [80.0, 81.0, 80.5], "ours": [80.5, 80.0, 81.5], "other": [79.0,
 @pytest.fixture
 def tables():
     """Rows and summaries of three systems on two tasks, three seeds."""
-    rows = [
-        row(name, task, published={"CoLA": 56.3, "MRPC": "89.9/85.6", "average": 83.1})
-        for task in ("CoLA", "MRPC")
-        for name in COLA
-    ]
+    published = {"CoLA": 56.3, "MRPC": "89.9/85.6", "average": 83.1}
+    rows = [row(name, task, published=published) for task in ("CoLA", "MRPC") for name in COLA]
     found = {}
     for name in COLA:
         found[f"{name}-data=glue-CoLA"] = [summary(n, CoLA={"matthews": v}) for n, v in enumerate(COLA[name])]

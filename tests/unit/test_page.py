@@ -84,11 +84,8 @@ def test_columns_of_numbers_have_values_to_sort_by():
     ]
     cells += [["9", "12.6M", "-1.25 (one seed)", "not resolved", ""], ["10", "not run", "", "helps", "< 0.001"]]
     values = [[value for _, value in row] for row in with_values(cells)]
-    assert values == [
-        [None, 1522176, 0.5, None, -1],
-        [None, 12.6e6, -1.25, None, None],
-        [None, None, None, None, 0.001],
-    ]
+    numbers = [[None, 1522176, 0.5, None, -1], [None, 12.6e6, -1.25, None, None], [None] * 4 + [0.001]]
+    assert values == numbers
     assert [[text for text, _ in row] for row in with_values(cells)] == cells[1:]
 
 

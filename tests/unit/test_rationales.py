@@ -135,12 +135,8 @@ def test_words_are_those_that_evidence_is_counted_in(tmp_path):
     """Between single spaces, as in ERASER's program: a space that does not break is inside a word."""
     write_eraser(tmp_path, 3)
     text = "the\u00a0film  was \nbad\u2028or not"
-    line = {
-        "annotation_id": 7,
-        "classification": "bad",
-        "query": None,
-        "evidences": [[{"docid": 8, "start_token": 3, "end_token": 5}]],
-    }
+    line = {"annotation_id": 7, "classification": "bad", "query": None}
+    line["evidences"] = [[{"docid": 8, "start_token": 3, "end_token": 5}]]
     with open(tmp_path / "docs.jsonl", "a") as docs, open(tmp_path / "test.jsonl", "a") as test:
         docs.write(json.dumps({"docid": 8, "document": text}) + "\n")
         test.write(json.dumps(line) + "\n")

@@ -142,11 +142,8 @@ def test_size_of_a_language_model(error_of, output_of):
     # beside the layers: embeddings (times 1), their norm, zeroed padding, position numbers
     plain = 2 * (layers * layer + 2 * s * d + (s + s * d) + s)
     convolutions, shares = layers * s * s * heads * 2 * heads * 9, (2 * layers - 1) * s * s * heads * 4
-    assert size["flops"] == {
-        "encoder": plain + convolutions + shares,
-        "total": plain + convolutions + shares,
-        "added": convolutions + shares,
-    }
+    added = convolutions + shares
+    assert size["flops"] == {"encoder": plain + added, "total": plain + added, "added": added}
     assert "target_length" not in size and size["widths"] == {"encoder": d}
     shown = output_of(*command)
     assert "FLOPs (7 tokens)" in shown and "decoder" not in shown and "  with BERT's pooler for LM head" in shown
