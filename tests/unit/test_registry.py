@@ -303,6 +303,14 @@ def of_own(change, **attributes):
     return {"__init__": initialized(**attributes), "heads": lambda self, heads, context: heads * change(self)}
 
 
+def listed(where):
+    return [nn.Parameter(torch.tensor(0.5))] * where.heads
+
+
+def slopes(where):
+    return 0.5 ** torch.arange(1.0, where.heads + 1)
+
+
 DEAD = {"a": parameter(0.0), "b": parameter(0.0)}
 UNNOTICED = {
     "has an effect": [
@@ -310,45 +318,22 @@ UNNOTICED = {
         ("the outputs are those without it", of("bias", lambda c: setattr(c, "q", 2 * c.q) or c.q.new_zeros(()))),
     ],
     "learns from its initial values": [
-        (
-            "own: a has no gradient at the initial values and in the first updates, so it never learns",
-            of_own(lambda own: 1 + own.a * own.b, **DEAD),
-        ),
-        (
-            "own: gains keeps parameters in a list, where they are not trained and not saved; use nn.ParameterList",
-            of_own(lambda own: sum(own.gains), gains=lambda where: [nn.Parameter(torch.tensor(0.5))] * where.heads),
-        ),
-        (
-            "own: a: at the initial values its gradient is not finite",
-            of_own(lambda own: 1 + own.a.sqrt(), a=parameter(0.0)),
-        ),
+        ("own: a has no gradient at the initial values and in the", of_own(lambda own: 1 + own.a * own.b, **DEAD)),
+        ("own: gains keeps parameters in a list, where they are not", of_own(lambda own: sum(own.gains), gains=listed)),
+        ("own: a: at the initial values its gradient is", of_own(lambda own: 1 + own.a.sqrt(), a=parameter(0.0))),
     ],
     "on the device of the queries": [
-        (
-            "made without device=context.q.device",
-            {"qkv": carries(lambda c: c.v + c.previous * torch.linspace(0, 1, 6))},
-        ),
-        (
-            "a tensor does not move with the module: keep it by register_buffer",
-            of_own(
-                lambda own: own.slopes[:, None, None], slopes=lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)
-            ),
-        ),
+        ("without device=context.q.device", {"qkv": carries(lambda c: c.v + c.previous * torch.linspace(0, 1, 6))}),
+        ("a tensor does not move with the module", of_own(lambda own: own.slopes[:, None, None], slopes=slopes)),
     ],
     "finite with large logits": [
         ("outputs of large logits are not finite", of("normalize", lambda x, c: (e := x.exp()) / (1 + e.sum(-1, True))))
     ],
     "shapes of what the stages return": [
-        (
-            "bias returns numbers that are not finite; the stage visible masks keys",
-            of("bias", lambda context: torch.zeros_like(context.k[:, :, None, :, 0]).log()),
-        )
+        ("bias returns numbers that are not", of("bias", lambda c: torch.zeros_like(c.k[:, :, None, :, 0]).log()))
     ],
     "the same twice, and in long sentences": [
-        (
-            "own: a call stores kept on the module",
-            of_own(lambda own: own.kept.update(last=own) or 2, kept=lambda where: {}),
-        )
+        ("own: a call stores kept", of_own(lambda own: own.kept.update(last=own) or 2, kept=lambda where: {}))
     ],
 }
 
@@ -702,7 +687,16 @@ class Always(MechanismSettings):
     on: str = placement("encoder", "placement")
 
 
-COUNT = itertools.count()
+COUNT, ONE = itertools.count(), parameter(1.0)
+compiling = torch.compiler.is_compiling
+
+
+def counted(where):
+    return nn.Parameter(torch.tensor(float(next(COUNT))))
+
+
+def once(own):
+    return own.a.detach() if next(own.calls) else own.a
 
 
 def doubled_gradient(heads):
@@ -748,10 +742,7 @@ DOUBLED, INFINITE = of_heads(lambda heads: 2 * heads), of_heads(infinite_gradien
 FOUND = {
     "the same twice, and in long sentences": [
         ("a second call in evaluation gives other outputs", of_heads(lambda heads: nn.functional.dropout(heads, 0.1))),
-        (
-            "a call stores last on the module",
-            {"heads": lambda self, heads, context: setattr(self, "last", heads.detach()) or heads},
-        ),
+        ("a call stores last on the module", {"heads": lambda self, x, c: setattr(self, "last", x.detach()) or x}),
         ("out of (range|bounds)", of("bias", lambda context: torch.zeros(12)[distances(context, context.q.device)])),
     ],
     "causality": [
@@ -762,22 +753,13 @@ FOUND = {
         ("outputs before position 2: differs by", {"logits": lambda self, x, c: x + x.flip(-1) if self.training else x})
     ],
     "step by step = full pass, beam 1": [
-        (
-            r"step 9 with a beam of 1 \(context.memory has what it needs .*\), compared with the full pass: differs by",
-            {"bias": remembered},
-        )
+        (r"step 9 with a beam of 1 \(context.memory has what it needs .*\), compared with the", {"bias": remembered})
     ],
     "on the device of the queries": [
-        (
-            "a tensor is made without device=context.q.device",
-            of("bias", lambda context: -0.1 * distances(context, None)),
-        )
+        ("a tensor is made without device=context.q.device", of("bias", lambda c: -0.1 * distances(c, None)))
     ],
     "gradients that a GPU adds fast": [
-        (
-            r"x\[index\] is differentiated, slow on a GPU",
-            of("bias", lambda context: context.q.flatten()[distances(context, context.q.device)]),
-        )
+        (r"x\[index\] is differentiated, slow", of("bias", lambda c: c.q.flatten()[distances(c, c.q.device)]))
     ],
     "attention dropout": [
         ("context.dropout has no effect", of_attention(lambda c, need: c.v.mean(2, True) + c.q, lambda context: None))
@@ -790,18 +772,8 @@ FOUND = {
         ("it has no gradient", with_loss(lambda heads: heads.detach().mean())),
         (r"add_loss: a tensor of shape \(3, 4, 7, 6\); give a sum or mean", with_loss(lambda heads: heads)),
         ("k_proj.weight: no gradient$", of_heads(lambda heads: heads.detach())),
-        (
-            "own.a: no gradient with --checkpoint-activations",
-            of_own(
-                lambda own: own.a.detach() if next(own.calls) else own.a,
-                calls=lambda where: itertools.count(),
-                a=parameter(1.0),
-            ),
-        ),
-        (
-            "with --checkpoint-activations: differs by",
-            of_heads(lambda heads: heads * (2 if torch.is_grad_enabled() else 1)),
-        ),
+        ("own.a: no gradient with --checkpoint-activations", of_own(once, calls=lambda _: itertools.count(), a=ONE)),
+        ("with --checkpoint-activations: differs by", of_heads(lambda x: x * (2 if torch.is_grad_enabled() else 1))),
     ],
     "gradients with disagreement": [
         (
@@ -814,10 +786,7 @@ FOUND = {
         ("gradients differ from finite differences", of_heads(doubled_gradient))
     ],
     "off = absent": [
-        (
-            "with the mechanism off, the model has other parameters",
-            {"Settings": Always, "__init__": initialized(**DEAD)},
-        ),
+        ("off, the model has other parameters", {"Settings": Always, "__init__": initialized(**DEAD)}),
         ("with the mechanism off, the model has other outputs", {"Settings": Always, **DOUBLED}),
     ],
     "bfloat16 finite, without maps": [
@@ -826,16 +795,10 @@ FOUND = {
         ("torch.bfloat16: a gradient is not finite", INFINITE),
     ],
     "bfloat16 finite, with maps": [
-        (
-            "torch.bfloat16: not finite",
-            of_attention(lambda context, need: context.v, lambda context: similar(context) / 0),
-        )
+        ("torch.bfloat16: not finite", of_attention(lambda context, need: context.v, lambda c: similar(c) / 0))
     ],
     "with maps = without": [
-        (
-            "outputs without maps, compared with those with maps: differs by",
-            of_attention(lambda context, need: context.v * (1 + need), similar),
-        ),
+        ("outputs without maps, compared with", of_attention(lambda context, need: context.v * (1 + need), similar)),
         ("maps are missing", of_attention(lambda context, need: context.v, lambda context: None)),
     ],
     "one graph of torch.compile": [
@@ -843,7 +806,7 @@ FOUND = {
         ("2 graphs for two lengths, not one", of_heads(lambda heads: heads * (2 if heads.size(2) == 6 else 3))),
         (
             "compiled outputs: differs by",
-            {"heads": lambda self, x, c: x * (1 if self.training or not torch.compiler.is_compiling() else 2)},
+            {"heads": lambda self, x, c: x * (2 if compiling() and not self.training else 1)},
         ),
     ],
     "LayerDrop": [
@@ -851,10 +814,7 @@ FOUND = {
         ("a gradient is not finite", INFINITE),
     ],
     "warm start from a plain model": [
-        (
-            "own.a: neither the plain model's nor its initial value",
-            {"__init__": initialized(a=lambda where: nn.Parameter(torch.tensor(float(next(COUNT)))))},
-        )
+        ("own.a: neither the plain model's nor its initial value", {"__init__": initialized(a=counted)})
     ],
 }
 
