@@ -5,9 +5,7 @@ import os
 import re
 
 import pytest
-import torch
 
-from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.data.logic import read_pairs, write_corpus
 from tests.integration.commands import cli, run, train_in_two_processes
 
@@ -72,17 +70,6 @@ def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path, crite
     for name in ("loss", "gnorm", "accuracy", *(["disagreement"] if "with" in criterion else [])):
         expected, got = (re.findall(rf'"{name}": "([-\d.]+)"', text) for text in (one.stdout + one.stderr, two))
         assert len(expected) >= 3 and list(map(float, got)) == pytest.approx(list(map(float, expected)), abs=2e-3), name
-
-
-def test_training_in_bf16(data, tmp_path):
-    flags = [data, *SMALL.split(), "--criterion", "classification_with_disagreement", "--seed", 1]
-    losses, rounded = [], []
-    for kind in ([], ["--bf16"]):
-        log = run("train", *flags, *kind, "--max-epoch", 2, "--save-dir", tmp_path / str(kind))
-        losses += [float(loss) for loss in re.findall(r'"train_loss": "([\d.]+)"', log.stdout + log.stderr)]
-        weight = load_checkpoint(tmp_path / str(kind) / "checkpoint_last.pt")["model"]["classifier.1.weight"]
-        rounded.append(torch.equal(weight, weight.bfloat16().float()))
-    assert losses[2:] == pytest.approx(losses[:2], rel=0.03) and len(losses) == 4 and rounded == [False, True]
 
 
 def test_a_table_of_logic_is_run_and_reported(data, tmp_path):

@@ -721,12 +721,6 @@ def test_nll_of_references_is_in_nats_and_in_the_order_of_the_test_set(tmp_path)
         logs.reference_nll(path)
 
 
-def test_the_end_of_a_log_is_short(tmp_path):
-    (tmp_path / "log").write_text("a\nb\n\n" + "c" * 1000 + "\nd\n")
-    shown = logs.tail(tmp_path / "log", lines=2, width=10).splitlines()
-    assert shown == ["    " + "c" * 10 + " ...", "    d"]
-
-
 def checkpoint(path, updates):
     torch.save({"model": {"w": torch.zeros(3)}, "optimizer_history": [{"num_updates": updates}]}, path)
 

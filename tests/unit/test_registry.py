@@ -424,12 +424,6 @@ def test_only_one_mechanism_has_a_stage_whose_result_replaces(stage):
         build_model({"own_on": "encoder", "other_on": "encoder:2"})
 
 
-def test_what_replaces_the_attention_skips_no_normalize():
-    register_mechanism("own")(Sparsemax)
-    with pytest.raises(UserError, match="differential skips the stage normalize of own"):
-        build_model({"own_on": "decoder", "differential_on": "decoder"})
-
-
 def test_a_row_whose_stages_do_not_go_together_is_refused_before_anything_runs(table, monkeypatch, capsys):
     monkeypatch.setattr(check, "PARSERS", {})
     register_mechanism("own")(Sparsemax)
@@ -1001,11 +995,6 @@ def test_a_float_may_have_an_integer_as_default():
     add_flags(parser)
     args = parser.parse_args(["--own-rate", "0.5", "--own-on", "encoder"])
     assert args.own_rate == 0.5 and read_settings(args, "own").rate == 0.5
-
-
-def test_without_reordering_only_the_beam_matters():
-    register_mechanism("own")(KeepsStateOnItself)
-    properties.step_by_step({"own_on": "decoder"}, beam=1)
 
 
 def test_memory_without_the_batch_first_is_named():
