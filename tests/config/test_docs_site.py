@@ -23,13 +23,9 @@ if os.environ.get("CI") != "true":
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKDOWN = [
-    *sorted(ROOT.glob("*.md")),
-    *sorted(ROOT.glob("docs/*.md")),
-    *sorted(ROOT.glob("results/**/*.md")),
-    ROOT / "benchmarks/README.md",
-    ROOT / "examples/images/README.md",
-    ROOT / "examples/joey_nmt/README.md",
-]
+    *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("results/**/*.md")),
+    ROOT / "benchmarks/README.md", ROOT / "examples/images/README.md", ROOT / "examples/joey_nmt/README.md"
+]  # fmt: skip
 TAGS = ("h1", "h2", "h3", "p", "ul", "ol", "li", "table", "tr", "td", "th", "pre", "img", "em", "strong", "a")
 
 

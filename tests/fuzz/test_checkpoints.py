@@ -22,13 +22,8 @@ from tests.fuzz.budget import budget
 
 TEMPLATES = ["{}({})", "{}[{}]", "[{} for spy.a in [{}]]", "[{} for x in {}]", "[x for spy[0] in {}]", "({} + {})"]
 TEMPLATES += [
-    "({} in {})",
-    "[*{}, {}]",
-    "(lambda x={}: {})()",
-    "(x := {})",
-    "f'{{spy!s:{{{}}}}}'",
-    " \t{} if {} else 1",
-]
+    "({} in {})", "[*{}, {}]", "(lambda x={}: {})()", "(x := {})", "f'{{spy!s:{{{}}}}}'", " \t{} if {} else 1"
+]  # fmt: skip
 TEMPLATES += ["{} and not -{}", "{}.a", "{}.__class__", "{}.__getitem__(0)", "[{}] * {}", "{{{}: {}}}", "{{*{}}}"]
 expressions = st.recursive(
     st.sampled_from(["spy", "spy.a", "1", "'a'", "x"]),

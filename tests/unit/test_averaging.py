@@ -26,19 +26,14 @@ def parameters(seed: int) -> OrderedDict:
     tied, fused = torch.randn(5, 3, generator=generator), torch.randn(4, 2, generator=generator)
     return OrderedDict(
         {
-            "encoder.version": torch.tensor([3.0]),
-            "encoder.embed_tokens.weight": tied,
-            "encoder.first": fused[:2],
-            "encoder.second": fused[2:],
-            "decoder.embed_tokens.weight": tied,
+            "encoder.version": torch.tensor([3.0]), "encoder.embed_tokens.weight": tied, "encoder.first": fused[:2],
+            "encoder.second": fused[2:], "decoder.embed_tokens.weight": tied,
             "decoder.half": torch.rand(6, generator=generator).half() * 6e4,
             "decoder.brain": torch.randn(6, generator=generator).bfloat16(),
-            "decoder.count": torch.tensor([seed, 1]),
-            "decoder.output_projection.weight": tied,
-            "decoder.scalar": torch.tensor(float(seed)),
-            "decoder.empty": torch.zeros(0),
+            "decoder.count": torch.tensor([seed, 1]), "decoder.output_projection.weight": tied,
+            "decoder.scalar": torch.tensor(float(seed)), "decoder.empty": torch.zeros(0)
         }
-    )
+    )  # fmt: skip
 
 
 def save(path: Path, model: OrderedDict, updates: int = 1, metric: str = "loss", value=None, maximize=False, **extra):

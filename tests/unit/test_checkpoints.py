@@ -352,17 +352,12 @@ def damaged_files(folder: Path) -> dict[str, str]:
     torch.save({"weight": torch.zeros(2)}, folder / "foreign.pt")
     torch.save(torch.zeros(2), folder / "tensor.pt")
     return {
-        "truncated.pt": "truncated",
-        "start.pt": "truncated",
-        "disk.pt": "truncated",
-        "text.pt": "not a checkpoint",
-        "empty.pt": "empty file",
-        "folder.pt": "cannot be read",
-        "absent.pt": "cannot be read",
+        "truncated.pt": "truncated", "start.pt": "truncated", "disk.pt": "truncated", "text.pt": "not a checkpoint",
+        "empty.pt": "empty file", "folder.pt": "cannot be read", "absent.pt": "cannot be read",
         "zip.pt": "damaged or not a checkpoint",
         "foreign.pt": 'not a fairseq checkpoint: a torch file without a "model" entry',
-        "tensor.pt": "not a fairseq checkpoint",
-    }
+        "tensor.pt": "not a fairseq checkpoint"
+    }  # fmt: skip
 
 
 def test_a_wrong_file_gives_one_line(tmp_path):

@@ -42,18 +42,13 @@ def test_placements(text, expected):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("enc", "unknown component 'enc'"),
-        ("encoder:", "'' is not a layer"),
-        ("encoder:0", "layers count from 1"),
-        ("encoder:3-2", "the range '3-2' is reversed"),
-        ("encoder:1-", "'1-' is not a layer"),
-        ("encoder:-1", "'-1' is not a layer"),
-        ("encoder:a", "'a' is not a layer"),
-        ("encoder:1+", "'' is not a layer"),
-        ("encoder,encoder:1", "component 'encoder' is given twice"),
-        ("encoder,,cross", "unknown component ''"),
+        ("enc", "unknown component 'enc'"), ("encoder:", "'' is not a layer"), ("encoder:0", "layers count from 1"),
+        ("encoder:3-2", "the range '3-2' is reversed"), ("encoder:1-", "'1-' is not a layer"),
+        ("encoder:-1", "'-1' is not a layer"), ("encoder:a", "'a' is not a layer"),
+        ("encoder:1+", "'' is not a layer"), ("encoder,encoder:1", "component 'encoder' is given twice"),
+        ("encoder,,cross", "unknown component ''")
     ],
-)
+)  # fmt: skip
 def test_bad_placements_name_flag_text_and_what_is_allowed(text, problem):
     with pytest.raises(UserError) as error:
         parse_placement("--routing-on", text)

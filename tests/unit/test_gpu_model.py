@@ -204,14 +204,10 @@ def test_operators_are_counted_as_gpus_run_them():
             (x @ x.t()).sum()
     kernels = [(k.name.partition("::")[2], k.launches, k.bytes, k.flops) for k in mode.count.kernels]
     assert kernels == [
-        ("zeros_like", 1, 1024, 512),
-        ("add_", 1, 2048, 512),
-        ("add", 1, 128 + 1024 + 1024, 512),
-        ("_to_copy", 1, 1024 + 2048, 512),
-        ("_softmax", 1, 2048, 512),
-        ("mm", 1, 2 * 1024 + 128, 2 * 8 * 8 * 64),
-        ("sum", 1, 128 + 2, 64),
-    ]
+        ("zeros_like", 1, 1024, 512), ("add_", 1, 2048, 512), ("add", 1, 128 + 1024 + 1024, 512),
+        ("_to_copy", 1, 1024 + 2048, 512), ("_softmax", 1, 2048, 512), ("mm", 1, 2 * 1024 + 128, 2 * 8 * 8 * 64),
+        ("sum", 1, 128 + 2, 64)
+    ]  # fmt: skip
 
 
 def test_a_triton_kernel_is_a_launch_with_its_own_reads_and_writes(monkeypatch):

@@ -244,16 +244,12 @@ GRAMMAR = {"roots": {"S": 1}, "binary": [["S", "/N", "/V", 1]], "unary": [], "wo
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"roots": {}}, "at `$.roots`"),
-        ({"roots": {"S": 0}}, "at `$.roots[...]`"),
+        ({"roots": {}}, "at `$.roots`"), ({"roots": {"S": 0}}, "at `$.roots[...]`"),
         ({"binary": [["S", "/N", 1]]}, "at `$.binary[0][2]`"),
-        ({"unary": [["S", "/N", "many"]]}, "at `$.unary[0][2]`"),
-        ({"words": {}}, "at `$.words`"),
-        ({"words": {"a": {"N": 1}}}, "KeyError: 'N'"),
-        ({"more": 1}, "unknown field `more`"),
-        (None, "malformed"),
+        ({"unary": [["S", "/N", "many"]]}, "at `$.unary[0][2]`"), ({"words": {}}, "at `$.words`"),
+        ({"words": {"a": {"N": 1}}}, "KeyError: 'N'"), ({"more": 1}, "unknown field `more`"), (None, "malformed")
     ],
-)
+)  # fmt: skip
 def test_a_damaged_grammar_is_one_line(changed, says, tmp_path):
     path = tmp_path / "grammar"
     path.write_text("(S (N a))" if changed is None else json.dumps(GRAMMAR | changed))

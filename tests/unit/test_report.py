@@ -41,26 +41,14 @@ def summary(seed, wrong, nll, words=100.0, machine=MACHINE):
     hypotheses = ["Das war ganz anders ."] * wrong + REFERENCES[wrong:]
     scores = score(hypotheses, REFERENCES, "de")
     return {
-        "schema": 2,
-        "kind": "translation",
-        "row": ROW,
-        "system": "x",
-        "seed": seed,
-        "language": "de",
-        "data_hash": "d",
-        "metrics": scores.as_dict(),
-        "parameters": 1000,
-        "words_per_second": {"train": words, "generate": 10.0},
-        "updates_per_second": {"train": words / 40},
-        "epoch_minutes": 60 / words,
-        **({"machine": machine} if machine else {}),
-        "commit": "0123456789abcdef",
-        "dirty": True,
-        "test_nll": [nll * (1 + 0.1 * (-1) ** n) for n in range(30)],
+        "schema": 2, "kind": "translation", "row": ROW, "system": "x", "seed": seed, "language": "de",
+        "data_hash": "d", "metrics": scores.as_dict(), "parameters": 1000,
+        "words_per_second": {"train": words, "generate": 10.0}, "updates_per_second": {"train": words / 40},
+        "epoch_minutes": 60 / words, **({"machine": machine} if machine else {}), "commit": "0123456789abcdef",
+        "dirty": True, "test_nll": [nll * (1 + 0.1 * (-1) ** n) for n in range(30)],
         "bleu_counts": scores.statistics["bleu"][:, :6].astype(int).tolist(),
-        "commands": ["fairseq-train data --save-dir RUN/checkpoints"],
-        "data": "multi30k_en_de",
-    }
+        "commands": ["fairseq-train data --save-dir RUN/checkpoints"], "data": "multi30k_en_de"
+    }  # fmt: skip
 
 
 def test_bleu_statistics_are_sacrebleus():

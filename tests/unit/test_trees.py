@@ -20,13 +20,9 @@ def test_the_example_of_figure_3():
     words = ["Bush", "held", "a", "talk", "with", "Sharon"]
     phrases = {word: words[s:e] for word, s, e in zip(words, start, end, strict=True)}
     assert phrases == {
-        "Bush": words,
-        "held": words[1:],
-        "a": ["a", "talk"],
-        "talk": ["a", "talk"],
-        "with": ["with", "Sharon"],
-        "Sharon": ["with", "Sharon"],
-    }
+        "Bush": words, "held": words[1:], "a": ["a", "talk"], "talk": ["a", "talk"], "with": ["with", "Sharon"],
+        "Sharon": ["with", "Sharon"]
+    }  # fmt: skip
     assert layer == [2, 2, 3, 3, 3, 4] and layer[3] - layer[1] == 1
 
 

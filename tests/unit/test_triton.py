@@ -337,15 +337,11 @@ def pair_errors(device, sizes, dtype=torch.float32, mask="none", combine="sum", 
 @pytest.mark.parametrize(
     ("sizes", "mask", "dropout"),
     [
-        ((2, 3, 5, 7, 6, 6), "none", 0.0),
-        ((2, 3, 5, 7, 6, 5), "padding", 0.3),
-        ((2, 2, 6, 6, 4, 4), "causal", 0.0),
-        ((2, 2, 9, 19, 5, 20), "both", 0.3),
-        ((1, 2, 3, 33, 2, 3), "any", 0.1),
-        ((2, 1, 1, 1, 1, 1), "none", 0.5),
-        ((1, 2, 1, 18, 32, 32), "padding", 0.0),
+        ((2, 3, 5, 7, 6, 6), "none", 0.0), ((2, 3, 5, 7, 6, 5), "padding", 0.3), ((2, 2, 6, 6, 4, 4), "causal", 0.0),
+        ((2, 2, 9, 19, 5, 20), "both", 0.3), ((1, 2, 3, 33, 2, 3), "any", 0.1), ((2, 1, 1, 1, 1, 1), "none", 0.5),
+        ((1, 2, 1, 18, 32, 32), "padding", 0.0)
     ],
-)
+)  # fmt: skip
 def test_interacting_heads_equal_the_formula(sizes, mask, dropout, combine, device):
     assert max(pair_errors(device, sizes, mask=mask, combine=combine, dropout=dropout)) < ROUNDING[device]
 
