@@ -46,7 +46,6 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _choose(args: argparse.Namespace) -> list:
-    """The checkpoints that the flags mean."""
     from fairseq_diverse.checkpoints import averaging
 
     if (args.best is None) != (args.metric is None):

@@ -116,7 +116,6 @@ def _train_pcfg(args: argparse.Namespace) -> None:
 
 
 def _queue(args: argparse.Namespace) -> None:
-    """Queue this command for every shard."""
     flags = argparse.ArgumentParser(add_help=False)  # which knows abbreviated flags
     _add_slurm(flags)
     line = flags.parse_known_args(args.words)[1]

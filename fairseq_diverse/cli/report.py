@@ -59,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where summaries come from."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--runs", metavar="DIR", help="folder of the runs (default: $FAIRSEQ_DIVERSE_RUNS or runs/)")
     source.add_argument("--results", type=Path, metavar="DIR", help="folder of summaries, instead of runs")
@@ -84,7 +83,6 @@ def source_of(args: argparse.Namespace) -> Source:
 
 
 def selection_of(args: argparse.Namespace, table: Table) -> Selection:
-    """The rows that the arguments choose, and their runs."""
     seeds = parse_seeds(args.seeds) if args.seeds else None
     return choose(table, source_of(args), args.rows, args.without, args.baseline, args.best, args.finished, seeds)
 

@@ -101,7 +101,6 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
 
 
 def read_table(args: argparse.Namespace) -> Table:
-    """The table that the arguments mean."""
     table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     if args.gpus_of_paper is None:
         return table

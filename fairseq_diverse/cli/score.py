@@ -191,7 +191,6 @@ def _score(
 
 
 def _references(path: Path) -> list[str]:
-    """The lines of a file of references."""
     lines = read_lines(path)
     if not lines:
         raise ValueError(f"{path}: empty file")

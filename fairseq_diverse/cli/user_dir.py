@@ -24,7 +24,6 @@ def main(args: argparse.Namespace) -> None:
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
-    """Add the flag ``--user-dir``."""
     own = "folder of a Python package that registers mechanisms of your own"
     parser.add_argument("--user-dir", metavar="DIR", help=own)
 

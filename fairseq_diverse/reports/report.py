@@ -104,7 +104,6 @@ def _cited(table: Table) -> list[Block]:
 
 
 def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
-    """The table of rows of one kind."""
     kind, measures, compared = runs.kind, measures_of(runs), compare(runs)
     lines: Sequence[Line] = compared.lines
     details: list[str] = []
