@@ -232,22 +232,15 @@ def test_prepositions():
 
 
 def test_verb_forms():
-    present = {
-        v.prefix + v.german[0]: [german.conjugate(v.german, False, p, False) for p in (1, 2, 3)] for v in lexicon.VERBS
-    }
-    assert present["lesen"] == ["lese", "liest", "liest"]
-    assert present["arbeiten"] == ["arbeite", "arbeitest", "arbeitet"]
-    assert present["zeichnen"] == ["zeichne", "zeichnest", "zeichnet"]
-    assert present["wohnen"] == ["wohne", "wohnst", "wohnt"]
-    assert present["wissen"] == ["weiß", "weißt", "weiß"]
-    assert present["einladen"] == ["lade", "lädst", "lädt"]
-    assert present["mögen"] == ["mag", "magst", "mag"]
-    past = {
-        v.german[0]: [german.conjugate(v.german, True, 2, False), german.conjugate(v.german, True, 3, True)]
-        for v in lexicon.VERBS
-    }
-    assert past["finden"] == ["fandest", "fanden"]
-    assert past["kaufen"] == ["kauftest", "kauften"]
+    present, past = {}, {}
+    for v in lexicon.VERBS:
+        present[v.prefix + v.german[0]] = [german.conjugate(v.german, False, person, False) for person in (1, 2, 3)]
+        past[v.german[0]] = [german.conjugate(v.german, True, 2, False), german.conjugate(v.german, True, 3, True)]
+    expected = {"lesen": "lese liest liest", "arbeiten": "arbeite arbeitest arbeitet", "mögen": "mag magst mag"}
+    expected |= {"zeichnen": "zeichne zeichnest zeichnet", "wohnen": "wohne wohnst wohnt", "wissen": "weiß weißt weiß"}
+    expected |= {"einladen": "lade lädst lädt"}
+    assert {infinitive: " ".join(present[infinitive]) for infinitive in expected} == expected
+    assert past["finden"] == ["fandest", "fanden"] and past["kaufen"] == ["kauftest", "kauften"]
     words = ("lie", "run", "open", "forget", "see")
     assert " ".join(map(english.present_participle, words)) == "lying running opening forgetting seeing"
     words = ("carry", "plan", "visit", "play")
@@ -261,9 +254,8 @@ def test_numbers():
 
 def test_going_by_vehicle_is_another_verb(toy):
     pairs = zip(lines(toy / "train.en"), lines(toy / "train.de"), strict=True)
-    rides = [
-        target for s, target in pairs if re.search(r"\b(go|goes|going|went|gone)\b[^,]* by (train|car|bicycle)", s)
-    ]
+    going = re.compile(r"\b(go|goes|going|went|gone)\b[^,]* by (train|car|bicycle)")
+    rides = [target for source, target in pairs if going.search(source)]
     assert rides and all(re.search(r"(f[aä]hr|fuhr)", ride) and "mit dem" in ride for ride in rides)
 
 
@@ -322,9 +314,8 @@ def test_every_constituent_has_one_head(toy):
         tree, heads = nltk.Tree.fromstring(brackets), [int(row[6]) for row in rows]
         for position in tree.treepositions():
             if isinstance(tree[position], nltk.Tree):
-                start = sum(
-                    len(tree[position[:i]][j].leaves()) for i in range(len(position)) for j in range(position[i])
-                )
+                before = [tree[position[:i]][j] for i in range(len(position)) for j in range(position[i])]
+                start = sum(len(part.leaves()) for part in before)
                 inside = range(start + 1, start + 1 + len(tree[position].leaves()))
                 assert sum(heads[word - 1] not in inside for word in inside) == 1
 
