@@ -185,14 +185,9 @@ def test_the_architectures_of_the_migration_are_those_of_fairseq():
     assert len(pairs) == 7
     for pair in pairs:
         task = "masked_lm" if "roberta" in pair[0] else "translation"
-        of_theirs, of_ours = (
-            vars(
-                options.parse_args_and_arch(
-                    options.get_training_parser(), ["data", "--task", task, "--arch", arch, "--max-tokens", "9"]
-                )
-            )
-            for arch in pair
-        )
+        words = ["data", "--task", task, "--max-tokens", "9", "--arch"]
+        parse, parser = options.parse_args_and_arch, options.get_training_parser
+        of_theirs, of_ours = (vars(parse(parser(), [*words, arch])) for arch in pair)
         assert {key: of_ours[key] for key in of_theirs} == {**of_theirs, "arch": pair[1]}, pair
 
 

@@ -67,16 +67,10 @@ def test_differential_attention(key_width, kind):
         got = attention.eval().attend(x, x, x, ~REAL, measurement=MAPS, relations=relate(trees, ("dependency",)))
         for b in range(B):
             allowed = attend_somewhere(seen[b]).tolist()
-            outputs, maps = zip(
-                *(
-                    differential.differential_attention(
-                        *(y[b, h].tolist() for y in (q, k, v)), allowed, ratio, own.gain.tolist(), initial
-                    )
-                    for h in range(H)
-                ),
-                strict=True,
-            )
-            outputs, maps = (torch.tensor(y, dtype=torch.float64) for y in (outputs, maps))
+            given = allowed, ratio, own.gain.tolist(), initial
+            of_heads = [[y[b, h].tolist() for y in (q, k, v)] for h in range(H)]
+            found = zip(*(differential.differential_attention(*head, *given) for head in of_heads), strict=True)
+            outputs, maps = (torch.tensor(y, dtype=torch.float64) for y in found)
             torch.testing.assert_close(got.value[:, b], attention.out_proj(outputs.permute(1, 0, 2).flatten(1)))
             torch.testing.assert_close(got.weights[b], maps)
 

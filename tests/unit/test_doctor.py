@@ -29,12 +29,8 @@ def test_runs_with_a_broken_fairseq_or_torch(tmp_path, kind):
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fairseq\nVersion: 0.12.2\n")
     paths = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
-    result = subprocess.run(
-        [sys.executable, "-m", "fairseq_diverse.cli", "doctor", "--json"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    command = [sys.executable, "-m", "fairseq_diverse.cli", "doctor", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
     assert result.returncode == 1 and result.stderr == ""
     report = json.loads(result.stdout)
     states = {check["name"]: check for check in report["checks"]}

@@ -452,20 +452,9 @@ def test_saved_pretraining_is_repeated_where_others_start_from_it(table, tmp_pat
 
 def row(name: str, task: str, baseline: str = "plain", **fields) -> Row:
     train = {"task": "sentence_prediction", "max-update": "9"}
-    named = f"{name}-data=glue-{task}"
-    return Row(
-        named,
-        f"glue-{task}",
-        "s",
-        train,
-        {},
-        {},
-        f"{baseline}-data=glue-{task}",
-        fields.pop("published", {}),
-        f"glue-{task}",
-        name,
-        **fields,
-    )
+    named, compared = (f"{of}-data=glue-{task}" for of in (name, baseline))
+    published, data = fields.pop("published", {}), f"glue-{task}"
+    return Row(named, data, "s", train, {}, {}, compared, published, data, name, **fields)
 
 
 def summary(seed: int, **figures) -> dict:
