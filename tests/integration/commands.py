@@ -151,7 +151,8 @@ def _run_to_end(
 
 @functools.cache
 def parse_settings_once() -> None:
-    """Half of a fork's start is parsing the same 200 settings for Hydra: parse them here."""
+    """Half of a fork's start is Hydra: parse the same 200 settings here, and let it copy nothing that is used once."""
+    config_repository.copy = SimpleNamespace(deepcopy=lambda repository: repository)  # type: ignore[assignment]
     parse = functools.cache(functools.partial(OverridesParser.parse_rule, OverridesParser.create()))
     OverridesParser.parse_rule = lambda self, *given: copy.copy(parse(*given))
     for parser, flags in (
@@ -238,7 +239,6 @@ def _work(
     gc.freeze()  # what is the parent's is not searched, and so stays shared
     code, module = 1, importlib.import_module(command[2])
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they are the parent's
-    config_repository.copy = SimpleNamespace(deepcopy=lambda repository: repository)  # type: ignore  # used once here
     try:
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
