@@ -46,6 +46,7 @@ LAUNCHES = {
     aten._scaled_dot_product_efficient_attention_backward: 2,  # row sums of dO O, the gradients
     aten.native_layer_norm_backward: 2,  # of the input, of weight and bias
     aten.scatter_add: 2,  # the copy, the sums
+    aten.masked_fill: 2,  # the copy, the numbers
     aten.embedding_dense_backward: 6,  # sorts the positions
     aten.index_put: 7,  # likewise, after a copy
     aten.index_put_: 6,
@@ -206,6 +207,8 @@ class Counting(TorchDispatchMode):
             read = [*given[1:], *made]
         elif operator in (aten.scatter_add, aten.scatter_add_):
             summed = 2 * _touched(given[-1])  # what it adds to, read and written
+        elif operator is aten.masked_fill:
+            summed = 2 * _touched(made[0])  # the copy, read and written
         launches = LAUNCHES.get(operator, 1)
         if operator is aten.convolution_backward:
             launches = sum(args[-1])  # of the gradients that are asked for

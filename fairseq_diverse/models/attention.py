@@ -183,7 +183,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
     def _unfused(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """What fairseq computes in cross-attention and in decoding steps, bit for bit, and the map of each head."""
         logits = batched_product(q, k.transpose(-1, -2))
-        logits = logits if padding is None else logits.masked_fill(padding, -torch.inf)
+        logits = logits if padding is None else torch.where(padding, -torch.inf, logits)
         weights = logits.softmax(-1, dtype=torch.float32)
         dropped = F.dropout(weights.type_as(v), self._dropout) if self._dropout else weights.type_as(v)
         return self.combine_heads(batched_product(dropped, v).permute(2, 0, 1, 3).flatten(2)), weights

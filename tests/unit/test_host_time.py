@@ -10,16 +10,32 @@ from benchmarks.gpu_rows import VARIANTS
 # forward and the backward pass of training, in a step of decoding. Lower them where a mechanism gets better.
 COUNTED_WITH = "2.13"  # torch
 LIMITS = {
-    "off": (393, 599, 182), "em routing": (495, 797, 222), "simple routing": (483, 749, 214),
-    "dependency": (428, 603, 182), "phrase": (502, 699, 182), "phrase, enlivened": (590, 703, 182),
-    "pruning": (480, 605, 182), "relative": (523, 757, 218), "localness": (515, 747, 182),
-    "localness of heads": (527, 775, 182), "rotary": (519, 679, 218), "alibi": (435, 607, 178),
-    "position bias": (501, 691, 176), "qk-norm": (525, 833, 228), "synthesizer dense": (549, 805, 226),
-    "residual logits": (464, 672, 194), "value residual": (435, 641, 186), "query width 20": (505, 677, 212),
-    "talking": (509, 777, 224), "interacting concat": (485, 661, 262), "interacting sum": (479, 655, 258),
-    "evolving": (475, 714, 212), "differential": (773, 1049, 372), "gated head": (469, 697, 206),
-    "gated element": (469, 687, 206)
-}  # fmt: skip
+    "off": (395, 601, 184),
+    "em routing": (495, 797, 222),
+    "simple routing": (483, 749, 214),
+    "dependency": (430, 605, 184),
+    "phrase": (504, 703, 184),
+    "phrase, enlivened": (592, 707, 184),
+    "pruning": (482, 607, 184),
+    "relative": (525, 761, 220),
+    "localness": (517, 749, 184),
+    "localness of heads": (529, 777, 184),
+    "rotary": (521, 681, 220),
+    "alibi": (437, 609, 180),
+    "position bias": (503, 695, 178),
+    "qk-norm": (525, 833, 228),
+    "synthesizer dense": (551, 809, 228),
+    "residual logits": (464, 676, 194),
+    "value residual": (435, 641, 186),
+    "query width 20": (505, 677, 212),
+    "talking": (509, 781, 224),
+    "interacting concat": (485, 661, 262),
+    "interacting sum": (479, 655, 258),
+    "evolving": (475, 718, 212),
+    "differential": (587, 875, 275),
+    "gated head": (469, 697, 206),
+    "gated element": (469, 687, 206),
+}
 
 
 @pytest.mark.skipif(not torch.__version__.startswith(COUNTED_WITH), reason=f"counted with torch {COUNTED_WITH}")

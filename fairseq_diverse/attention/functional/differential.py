@@ -8,7 +8,6 @@ from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.precision import at_least_float32, without_autocast
 
 EPSILON = 1e-5  # of the RMSNorm
-LONG = 256 * 256  # numbers of a map from which fused attention is faster on a CPU
 
 
 def differential_attention(
@@ -54,18 +53,20 @@ def differential_attention(
     if q.size(-1) % 2:
         raise ValueError(f"queries and keys need an even width to be halved, not {q.size(-1)}")
     scale = (q.size(-1) // 2) ** -0.5 if scale is None else scale
-    halves = [*zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)]
-    weights = None
+    # twice the queries, [Q_1, 0] and [0, Q_2], and one attention: fused, since its queries are as wide as its values
+    first, second = q.chunk(2, -1)
+    zero = torch.zeros_like(first)
+    queries = torch.cat([torch.cat([first, zero], -1), torch.cat([zero, second], -1)], 2)
+    if allowed is not None and allowed.size(-2) > 1:
+        allowed = torch.cat([allowed, allowed], -2)
+    length, weights = q.size(2), None
     if need_weights:
-        maps = [masked_softmax(a @ b.transpose(-1, -2) * scale, allowed) for a, b in halves]
-        weights = maps[0] - ratio * maps[1]
-        outputs = [(F.dropout(x, dropout) if dropout else x).type_as(v) @ v for x in maps]
+        maps = masked_softmax(queries @ k.transpose(-1, -2) * scale, allowed)
+        outputs = (F.dropout(maps, dropout) if dropout else maps).type_as(v) @ v
+        weights = maps[:, :, :length] - ratio * maps[:, :, length:]
     else:
-        wider = v.size(-1) - q.size(-1) // 2
-        if v.is_cpu and not dropout and wider > 0 and q.size(2) * k.size(2) >= LONG:  # fused there with one width only
-            halves = [(F.pad(a, (0, wider)), F.pad(b, (0, wider))) for a, b in halves]
-        outputs = [F.scaled_dot_product_attention(a, b, v, allowed, dropout, scale=scale) for a, b in halves]
-    heads = outputs[0] + -ratio.reshape(1) * outputs[1]  # with a dimension, a float32 ratio makes half types float32
+        outputs = F.scaled_dot_product_attention(queries, k, v, allowed, dropout, scale=scale)
+    heads = outputs[:, :, :length] - ratio.reshape(1) * outputs[:, :, length:]  # a scalar would make them float32
     heads = heads.transpose(1, 2)  # as fused attention has it in memory: no copies
     normed = F.rms_norm(heads, gain.shape, (1 - initial_ratio) * gain.type_as(heads), EPSILON)
     return normed.transpose(1, 2).type_as(v), weights

@@ -18,7 +18,7 @@ def attend_somewhere(allowed: Tensor) -> Tensor:
 def masked_logits(logits: Tensor, allowed: Tensor | None) -> Tensor:
     """Logits (B, H, T, S) in at least float32, the least finite number where a key is not allowed."""
     logits = at_least_float32(logits)
-    return logits if allowed is None else logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
+    return logits if allowed is None else torch.where(allowed, logits, torch.finfo(logits.dtype).min)
 
 
 def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
@@ -37,7 +37,7 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     """
     if logits.dtype in (torch.float16, torch.bfloat16):  # a GPU reads float16 and writes float32 in one launch
         if allowed is not None:
-            logits = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
+            logits = torch.where(allowed, logits, torch.finfo(logits.dtype).min)
         return logits.softmax(-1, dtype=torch.float32)
     return masked_logits(logits, allowed).softmax(-1)
 
@@ -59,7 +59,7 @@ def additive_mask(bias: Tensor, allowed: Tensor | None, dtype: torch.dtype) -> T
         The mask, of the broadcast shape of both.
     """
     if allowed is not None:
-        bias = bias.masked_fill(~allowed, -torch.inf)
+        bias = torch.where(allowed, bias, -torch.inf)
     if dtype in (torch.float16, torch.bfloat16):
         bias = bias - bias.detach().amax(-1, keepdim=True)
     return bias.to(dtype)

@@ -72,7 +72,7 @@ def plain_convolve(
     x: Tensor, weight: Tensor, bias: Tensor, cells: Tensor | None, top: int, left: int, ratio: float, above: int = 0
 ) -> Tensor:
     """As ``convolve`` with a bias, in torch."""
-    seen = x if cells is None else x.masked_fill(~cells, 0)
+    seen = x if cells is None else torch.where(cells, x, 0)
     reach = weight.size(-1) - 1
     rows = F.pad(seen, (left, reach - left, 0 if above else top, reach - top))
     return torch.lerp(x[:, :, above:], F.conv2d(rows, weight, bias).relu_(), ratio)

@@ -85,7 +85,7 @@ class EvolvingAttention(Mechanism):
         weight, bias = (None, None) if self.conv is None else (self.conv.weight, self.conv.bias)
         above, cells = 0, context.cells
         if context.memory is not None and weight is not None and self.component != "encoder" and self.kernel > 1:
-            above, rows = self.kernel - 1, logits if cells is None else logits.masked_fill(~cells, 0)
+            above, rows = self.kernel - 1, logits if cells is None else torch.where(cells, logits, 0)
             earlier = context.memory.get(self.key)
             earlier = rows.new_zeros(*rows.shape[:2], above, 0) if earlier is None else earlier
             earlier = F.pad(earlier, (0, rows.size(3) - earlier.size(3)))  # they had fewer keys
