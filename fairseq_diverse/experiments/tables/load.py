@@ -224,8 +224,10 @@ def _place(value: Text, key: str, path: Path) -> str:
     """A row's data or size, a name or a path, from the current folder or the table's; empty where there is none."""
     text = _text(value)
     beside = path.parent / text
+    if not text or not beside.exists():
+        return text
     here = Path(text).exists() or (runs_dir() / "data" / text).exists() or text in config_names(key)
-    return str(beside) if text and not here and beside.exists() else text
+    return text if here else str(beside)
 
 
 def _metrics(text: Text | dict[str, Text], path: Path) -> tuple[str, ...]:
