@@ -22,7 +22,7 @@ LIMITS = {
     "localness of heads": (529, 777, 184),
     "rotary": (521, 681, 220),
     "alibi": (437, 609, 180),
-    "position bias": (503, 695, 178),
+    "position bias": (505, 695, 179),
     "qk-norm": (525, 833, 228),
     "synthesizer dense": (551, 809, 228),
     "residual logits": (464, 676, 194),

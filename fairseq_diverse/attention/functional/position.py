@@ -180,7 +180,7 @@ def position_bias(table: Tensor, starts: Tensor, queries: int, keys: int, both: 
     buckets = torch.bucketize(distances.abs() if both else (-distances).clamp(min=0), starts, right=True)
     if both:
         buckets = buckets + (distances > 0) * (len(starts) + 1)
-    return F.embedding(buckets, table).permute(2, 0, 1)[None]
+    return F.embedding(buckets, table).permute(2, 0, 1)[None].contiguous()
 
 
 # In rows of the distances -S-k ... S+k, the keys of a query begin one column earlier than those of the query before: a
