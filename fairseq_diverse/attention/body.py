@@ -164,11 +164,8 @@ class StagedBody:
         for mechanism in self.stage("bias"):
             gated, term = mechanism.name in self.gated_mechanisms, mechanism.bias(context.of(mechanism))
             bias_of[gated] = term if bias_of[gated] is None else bias_of[gated] + term
-        logits = (
-            batched_product(q, k.transpose(-1, -2))
-            if not replacing and (explicit or self.stage_keys["select"])
-            else None
-        )
+        needed = not replacing and (explicit or self.stage_keys["select"])
+        logits = batched_product(q, k.transpose(-1, -2)) if needed else None
         for mechanism in self.stage("select"):
             context.selected = mechanism.select(logits, context.of(mechanism))  # (B, H)
         bias = None if bias_of[True] is None else _where_selected(bias_of[True], 0, context)

@@ -149,21 +149,22 @@ class StagedAttention(StagedBody, MultiheadAttention):
         terms, weights, inside = measurement
         if torch.compiler.is_compiling():  # each layer for itself, so that equal layers are compiled once
             masks = None
-        if self.is_plain and not terms and not inside and not (weights and fused_in_fairseq):
-            if fused_in_fairseq and not self.skip_embed_dim_check and query.device.type != "xla":
-                masks = masks or Masks(query.dtype, key_padding_mask, attn_mask)
-                return AttentionOutput(self._fused(query, key, value, masks.added), carry=carried)
-            if attn_mask is not None or self.beam_size > 1 or self.skip_embed_dim_check or query.device.type == "xla":
-                given = key_padding_mask, incremental_state, weights, static_kv, attn_mask, False, weights
-                plain, maps = MultiheadAttention.forward(self, query, key, value, *given)
-                return AttentionOutput(plain, None if maps is None else maps.transpose(0, 1), carry=carried)
+        plain = self.is_plain and not terms and not inside and not (weights and fused_in_fairseq)
+        unusual = self.skip_embed_dim_check or query.device.type == "xla"
+        if plain and fused_in_fairseq and not unusual:
+            masks = masks or Masks(query.dtype, key_padding_mask, attn_mask)
+            return AttentionOutput(self._fused(query, key, value, masks.added), carry=carried)
+        if plain and (unusual or attn_mask is not None or self.beam_size > 1):
+            given = key_padding_mask, incremental_state, weights, static_kv, attn_mask, False, weights
+            value, maps = MultiheadAttention.forward(self, query, key, value, *given)
+            return AttentionOutput(value, None if maps is None else maps.transpose(0, 1), carry=carried)
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state)
         if masks is None or (incremental_state is not None and not static_kv):  # with the padding of steps before
             masks = Masks(query.dtype, key_padding_mask, attn_mask)
-        if self.is_plain and not terms and not inside and not (weights and fused_in_fairseq):
-            plain, maps = self._unfused(q, k, v, masks.padding)
-            return AttentionOutput(plain, maps if weights else None, carry=carried)
+        if plain:
+            value, maps = self._unfused(q, k, v, masks.padding)
+            return AttentionOutput(value, maps if weights else None, carry=carried)
         padding = key_padding_mask, query_padding_mask, masks.allowed
         more = relations, carried, self._recall(incremental_state)
         context = AttentionContext(query.transpose(0, 1), q, k, v, self.scaling, self._dropout, *padding, *more)
