@@ -40,8 +40,8 @@ def checkpoint_files(paths: Iterable[Path]) -> list[Path]:
     """The ``.pt`` files among ``paths`` and in the directories among them. Raises ``ValueError``: a path that does not
     exist, or none holds a ``.pt`` file."""
     paths = list(paths)
-    for path in (path for path in paths if not path.exists()):
-        raise ValueError(f"{path}: no such file or directory")
+    if absent := [path for path in paths if not path.exists()]:
+        raise ValueError(f"{absent[0]}: no such file or directory")
     files = [file for path in paths for file in (sorted(path.glob("*.pt")) if path.is_dir() else [path])]
     if not files:
         raise ValueError(f"{', '.join(map(str, paths))}: no checkpoint (*.pt)")

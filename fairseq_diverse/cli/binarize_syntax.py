@@ -82,8 +82,9 @@ def main(args: argparse.Namespace) -> None:
             raise ValueError(f"--parser {args.parser}: by what `parse` recorded, {unused[0]} made no trees of {split}")
         text, dependency = Path(args.text.replace("{split}", split)), files.get("dependency")
         counts = binarize(prefix, text, dependency, files.get("constituency"), args.subwords, made)
-        for kind in (kind for kind in there if kind not in files):
-            warn(f"{split}: its {kind} trees are gone; give --{kind} FILES as well to have both")
+        for kind in there:
+            if kind not in files:
+                warn(f"{split}: its {kind} trees are gone; give --{kind} FILES as well to have both")
         if dependency and split != "train":
             kept = kept_trees(folder, split, args.source_lang, args.target_lang)
             with open(dependency, "rb") as trees, atomic_write(kept, "wb") as copy:

@@ -99,7 +99,7 @@ def main(args: argparse.Namespace) -> None:
     if given := [f"--{name.replace('_', '-')}" for name in OWN if getattr(args, name) is not None]:
         _check_own(args, given[0])
     elif not args.configs:
-        raise ValueError(f"what is to be prepared? W{BOTH_WAYS.removeprefix('w')}")
+        raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
     own = {glue.BERT: of_wordpiece(args.wordpiece)} if args.wordpiece else {}
     own |= {glue.T5: of_t5(args.sentencepiece)} if args.sentencepiece else {}
     encoding = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else next(iter(own.values()), None)

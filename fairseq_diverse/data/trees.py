@@ -131,8 +131,9 @@ def _rows(text: Path, dependency: Path | None, constituency: Path | None, subwor
     number = 0
     for number, line in enumerate(iterate_lines(text), 1):
         found: dict[Path, Any] = {path: next(items, END) for path, items in sentences.items()}
-        for path in (path for path, item in found.items() if item is END):
-            raise ValueError(f"{path}: {number - 1} sentences, but {text} has more lines")
+        for path, item in found.items():
+            if item is END:
+                raise ValueError(f"{path}: {number - 1} sentences, but {text} has more lines")
         graph, tree = (found[path] if path else None for path in paths.values())
         try:
             yield sentence_rows(line.split(), subwords, graph, tree)

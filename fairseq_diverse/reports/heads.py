@@ -71,4 +71,4 @@ def head_notes(lines: Sequence[Line]) -> list[str]:
     ]
     missing = [line.name for line in lines if line.seeds < line.facts["finished"]]
     todo = f"runs not measured: {', '.join(missing)}; fairseq-diverse run TABLE --heads does it"
-    return text + [todo] * bool(missing)
+    return [*text, todo] if missing else text

@@ -259,7 +259,7 @@ class Translation(Kind):
         )
         of = {reason: f" of {', '.join(named)}" * (named != [*ratios]) for reason, named in rows.items()}
         missing = [f"{name} ({why}){named}" for (name, why), named in of.items()]
-        return text + [f"not measured: {'; '.join(missing)}"] * bool(missing)
+        return [*text, f"not measured: {'; '.join(missing)}"] if missing else text
 
     def signatures(self, lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
         """Of BLEU and of the metrics that are shown."""
