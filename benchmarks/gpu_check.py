@@ -34,13 +34,16 @@ from benchmarks.gpu_rows import GENERATION, ROWS, Row, table, total
 from benchmarks.harness import Sample, alternate, median_interval, timed
 from benchmarks.scaling import memory
 from fairseq_diverse.experiments.runs import provenance
+from fairseq_diverse.host.graphs import EAGER, GraphSteps
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 
 ROOT = Path(__file__).resolve().parents[1]
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 BEAM = GENERATION["beam"]
-MEASURES = ("training", "generation", "compiled")
+MEASURES = ("training", "generation", "compiled", "captured", "captured generation")
+CAPTURED = argparse.Namespace(criterion="label_smoothed_cross_entropy_with_disagreement")  # its flags
+BESIDE = {"compiled": "not compiled", "captured": "not captured", "captured generation": "not captured"}  # else off
 
 
 def to_device(value: Any, device: str) -> Any:
@@ -49,16 +52,18 @@ def to_device(value: Any, device: str) -> Any:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-def make_training(system: System, args: argparse.Namespace) -> Sample:
+def make_training(system: System, args: argparse.Namespace, captured: bool = False) -> Sample:
     """Seconds of a training step, as ``count_training`` counts it."""
     model = build(args.size, system.flags, args.device).to(DTYPES[args.dtype])
+    model.graph_steps = GraphSteps(CAPTURED) if captured else None
     sample = to_device(make_batch(model, args.length, args.tokens), args.device)
     return timed(training(model, system, sample, DTYPES[args.dtype]), args.device)
 
 
-def make_generation(system: System, args: argparse.Namespace) -> Sample:
+def make_generation(system: System, args: argparse.Namespace, captured: bool = False) -> Sample:
     """Seconds of a batch through fairseq's beam search, all hypotheses of ``args.length`` tokens."""
     model = build(args.size, system.flags, args.device).to(DTYPES[args.dtype]).eval()
+    model.graph_steps = GraphSteps(CAPTURED) if captured else None
     model.make_generation_fast_(beamable_mm_beam_size=BEAM, need_attn=False)
     search = SequenceGenerator(
         [model], model.decoder.dictionary, beam_size=BEAM, min_len=args.length, max_len_a=0, max_len_b=args.length
@@ -107,20 +112,21 @@ def launches_of(row: Row, args: argparse.Namespace) -> int:
 
 
 def measure(what: str, row: Row, args: argparse.Namespace) -> dict[str, Any]:
-    """Training or generation of a row beside ``off``, or its training with compiled layers beside that without;
+    """Training or generation of a row beside ``off``, or with what is compiled or captured beside the same without;
     ``args.length`` is one length."""
     predicted: dict[str, float] = {}
-    systems = row.system, ROWS[0].system
+    systems = row.system, row.system if what in BESIDE else ROWS[0].system
     if what == "compiled":
         systems = replace(row.system, flags={**row.system.flags, "compile_layers": True}), row.system
     elif what == "training":
         theirs, mine = (step_of(x, args) for x in (ROWS[0], row))
         predicted = {of: total(theirs, of) / total(mine, of) for of in (*DEVICES, "launches")}
-    else:
+    elif what == "generation":
         predicted = {"launches": launches_of(ROWS[0], args) / launches_of(row, args)}
-    make = make_generation if what == "generation" else make_training
-    ours, reference = (partial(make, system, args) for system in systems)
-    samples = alternate(ours, reference, args.pairs, warm_up=2, blocks=min(2, args.pairs))
+    make = make_generation if what.endswith("generation") else make_training
+    ours = partial(make, systems[0], args, what.startswith("captured"))
+    reference = partial(make, systems[1], args)
+    samples = alternate(ours, reference, args.pairs, warm_up=EAGER + 2, blocks=min(2, args.pairs))
     ratios = [other / one for one, other in samples]
     result = {
         "row": row.name,
@@ -155,7 +161,7 @@ def page(report: dict[str, Any]) -> str:
     lines += [
         "",
         "*Speed* is the time of `off` over the row's, measured: the median over pairs of steps, and its interval; of",
-        "compiled layers, the time without them over that with them.",
+        "compiled layers and captured steps, the time without them over that with them.",
         "*Kernels* are what the GPU ran in a step by torch's profiler, with copies; *busy ms* is their time together.",
         "Columns marked modelled are what the model of [gpu.md](gpu.md) predicted at the row's *commit*.",
         "",
@@ -205,7 +211,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
     mine, theirs = row["seconds"]
     cells = {"speed": f"{row['speed']:.3f}", "interval": "-".join(f"{x:.3f}" for x in row["interval"][:2])}
     cells |= {f"speed by {name}, modelled": f"{speed:.2f}" for name, speed in row["predicted"].items()}
-    beside = "ms, not compiled" if row["measure"] == "compiled" else "ms of off"
+    beside = f"ms, {BESIDE[row['measure']]}" if row["measure"] in BESIDE else "ms of off"
     cells |= {"ms": f"{mine * 1e3:.1f}", beside: f"{theirs * 1e3:.1f}"}
     if row["measure"] == "training":
         cells |= {"kernels": f"{row['kernels']:,}" if row["kernels"] else ""}
@@ -234,7 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         choices=MEASURES,
         default=MEASURES[:2],
-        help="compiled: training with --compile-layers beside that without, minutes a row (default: the others)",
+        help="compiled: training with --compile-layers beside that without, minutes a row; captured: training or "
+        "generation with --graph-steps beside that without (default: training generation)",
     )
     parser.add_argument("--pairs", type=int, default=30, help="pairs of runs a row (default: 30)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="the rows in whose name this is found")
@@ -263,10 +270,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.check:
         return 0
     work = [("training", row, length) for length in args.length for row in rows if "training" in args.measure]
-    if "compiled" in args.measure:
-        work += [("compiled", row, args.length[0]) for row in rows]
-    if "generation" in args.measure:
-        work += [("generation", row, args.length[0]) for row in rows if not row.terms]  # terms change training alone
+    for what in args.measure:
+        if what != "training":
+            its = [
+                row for row in rows if not (what.endswith("generation") and row.terms)
+            ]  # which change training alone
+            work += [(what, row, args.length[0]) for row in its]
     name = device_name(args.device)
     slug = re.sub(r"\W+", "-", name.lower()).strip("-")
     usual = {"size": "base", "dtype": "float16", "tokens": TOKENS, "sentences": 32}

@@ -17,6 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq.tasks.fairseq_task import FairseqTask
 from omegaconf import OmegaConf
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
@@ -291,9 +292,12 @@ def training(model: Any, system: System, sample: dict[str, Any], dtype: torch.dt
         inner.step()  # makes its state, as the first step of a training does
 
     def step(reach: Callable[[str], object] = lambda phase: None) -> None:
-        loss = criterion(model, sample)[0]
-        reach("backward")
-        optimizer.backward(loss)
+        if getattr(model, "graph_steps", None):
+            FairseqTask.train_step(None, sample, model, criterion, optimizer, 0)
+        else:
+            loss = criterion(model, sample)[0]
+            reach("backward")
+            optimizer.backward(loss)
         reach("optimizer")
         optimizer.multiply_grads(1 / sample["ntokens"])
         with suppress(OverflowError):  # fairseq leaves such a step out

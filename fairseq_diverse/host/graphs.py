@@ -82,6 +82,16 @@ class Padded(TorchFunctionMode):
         return True if func is Tensor.__bool__ else func(*args, **(kwargs or {}))
 
 
+def capture(graphs: Any, run: Callable[[], Any], without: str) -> tuple[Callable[[], None], Any]:
+    """``graphs.capture``; a model that waits for the device is one line, which ends in ``without``."""
+    try:
+        with Padded():
+            return graphs.capture(run)
+    except RuntimeError as error:
+        said = str(error).strip().partition("\n")[0]
+        raise UserError(f"{FLAG}: this model cannot be captured ({said}); {without}") from error
+
+
 class GraphSteps:
     """The captured steps of one model.
 
@@ -147,12 +157,8 @@ class GraphSteps:
                 parameter.grad = self.grads[parameter]
         changed = list[Tensor]()
         hooks = [p.register_post_accumulate_grad_hook(changed.append) for p in before if p.requires_grad]
-        try:
-            with Padded():
-                replay, made = self.graphs.capture(lambda: eager(task, static, model, criterion, optimizer, update_num))
-        except RuntimeError as error:
-            said = str(error).strip().partition("\n")[0]
-            raise UserError(f"{FLAG}: this model cannot be captured ({said}); train it without the flag") from error
+        run = lambda: eager(task, static, model, criterion, optimizer, update_num)  # noqa: E731
+        replay, made = capture(self.graphs, run, "train it without the flag")
         for hook in hooks:
             hook.remove()
         for parameter, grad in before.items():
@@ -185,11 +191,16 @@ class GraphSteps:
         return tree_map(given, made)
 
 
+def not_on_nvidia(model: Any) -> str:
+    """Where the model is, if nothing can be captured there."""
+    device = next(model.parameters()).device.type
+    return "" if device == "cuda" and torch.version.hip is None else f"the model is on {device}, not on an NVIDIA GPU"
+
+
 def why_not(model: Any, args: Any) -> str:
     """Why steps of a training cannot be captured; empty if they can."""
-    device = next(model.parameters()).device
-    if device.type != "cuda" or torch.version.hip is not None:
-        return f"the model is on {device.type}, not on an NVIDIA GPU"
+    if reason := not_on_nvidia(model):
+        return reason
     if (name := getattr(args, "criterion", "")) not in CRITERIONS:
         return f"--criterion {name} may wait for the GPU; {', '.join(CRITERIONS)} do not"
     if reasons := [f"--{flag.replace('_', '-')}: {why}" for flag, why in IN_PYTHON.items() if getattr(args, flag, 0)]:

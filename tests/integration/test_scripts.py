@@ -228,7 +228,8 @@ def test_the_best_three_of_iwslt14_go_on_to_wmt14(asked, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_dry_run_of_the_gpu_check(tmp_path):
     """The tests that need a GPU are collected; rows are trained, translated with and predicted."""
-    asked = ["--dry-run", "--only", "^(off|em routing encoder:1)$", "--out", tmp_path]
+    measures = ("training", "generation", "captured", "captured generation")
+    asked = ["--dry-run", "--only", "^(off|em routing encoder:1)$", "--out", tmp_path, "--measure", *measures]
     output = call("gpu-check.sh", *asked, TESTS=SCRIPTS.parent / "tests/model/test_devices.py")
     assert re.search(r"^\d+ (skipped|passed)", output, re.MULTILINE)
     (data,), (page,) = tmp_path.glob("*.json"), tmp_path.glob("gpu-*.md")
@@ -236,7 +237,7 @@ def test_a_dry_run_of_the_gpu_check(tmp_path):
     assert str(data) in output and str(page) in output and page.name == f"gpu-{data.stem}.md"
     assert {"commit", "device", "size", "dry_run"} <= {*report} and report["dry_run"]
     names = [(row["row"], row["measure"]) for row in report["rows"]]
-    assert names == [(row, of) for of in ("training", "generation") for row in ("off", "em routing encoder:1")]
+    assert names == [(row, of) for of in measures for row in ("off", "em routing encoder:1")]
     off, routed = report["rows"][:2]
     assert off["predicted"] == {"A100": 1, "H100": 1, "launches": 1} and routed["paper"] == 0.9792
     assert all(0 < speed < 1 for speed in routed["predicted"].values()) and min(routed["seconds"]) > 0

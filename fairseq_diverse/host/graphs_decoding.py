@@ -1,0 +1,146 @@
+"""``--graph-steps`` in translation: the steps of beam search as a chain of CUDA graphs for each shape of a batch.
+
+Step t reads what step t - 1 left in its memory, so a mechanism keeps between steps whatever it keeps without graphs.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import EnsembleModel
+from torch import Tensor
+
+from fairseq_diverse.host.graphs import FLAG, CudaGraphs, Padded, capture, not_on_nvidia
+
+logger = logging.getLogger(__name__)
+
+SENTENCES, WORDS = 8, 16  # a batch is padded to a multiple of so many, a source sentence likewise
+
+
+def generate(eager: Any, self: Any, *args: Any, **named: Any) -> Any:
+    """As ``SequenceGenerator._generate``, with captured steps for models with --graph-steps."""
+    if type(self.model) is EnsembleModel and all(getattr(x, "graph_steps", None) for x in self.model.models):
+        reason = not_on_nvidia(self.model)
+        if not reason and torch.is_autocast_enabled("cuda"):
+            reason = "--amp converts weights in every step"
+        if reason:
+            logger.info(f"{FLAG}: not used in translation: {reason}")
+        self.model = CapturedDecoding([*self.model.models], None if reason else CudaGraphs())
+    return eager(self, *args, **named)
+
+
+@dataclass
+class Chain:
+    """The steps of batches of one shape: N rows, one a beam of a sentence, and S words of the source.
+
+    Args:
+        encoded: of each model, what its encoder made.
+        words: (N, 1), the last word of each row.
+        order: (N,), the row of the step before that each row continues.
+        state: the incremental state of each model after the last captured step.
+        steps: what replays each step.
+        made: log-probabilities (N, words of the dictionary) and, where the models give them, attention weights (N, S).
+    """
+
+    encoded: list[dict[str, list[Tensor]]]
+    words: Tensor
+    order: Tensor
+    state: Any
+    steps: list[Callable[[], None]] = field(default_factory=list)
+    made: tuple[Tensor, Tensor | None] | None = None
+
+
+class CapturedDecoding(EnsembleModel):
+    """fairseq's ensemble of models, with replayed decoding steps; without ``graphs``, fairseq's.
+
+    Beam search leaves a sentence out when it is finished. Here it keeps its rows, so that the shape stays: ``rows`` has
+    the row of each beam that is left, and what a sentence keeps of its source never moves.
+
+    Args:
+        models: of the ensemble.
+        graphs: what captures; they run one after another, so they share their memory.
+    """
+
+    def __init__(self, models: list[Any], graphs: Any) -> None:
+        super().__init__(models)
+        self.graphs, self.chains = graphs, dict[Any, Chain]()
+        self.chain: Any = None  # of this batch, from its first step on
+        self.rows = torch.empty(0)
+        self.beam = self.length = 0
+
+    def forward_encoder(self, net_input: Any) -> Any:
+        self.chain = None
+        return super().forward_encoder(net_input)
+
+    def reorder_encoder_out(self, encoder_outs: Any, new_order: Tensor) -> Any:
+        if self.chain is not None:
+            return encoder_outs
+        self.beam = len(new_order) // encoder_outs[0]["encoder_out"][0].size(1)
+        return super().reorder_encoder_out(encoder_outs, new_order)
+
+    def reorder_incremental_state(self, incremental_states: Any, new_order: Tensor) -> None:
+        if self.chain is None:
+            return super().reorder_incremental_state(incremental_states, new_order)
+        before = self.rows[new_order]
+        beams = torch.arange(len(before), device=before.device) % self.beam
+        self.rows = before - before % self.beam + beams
+        self.chain.order[self.rows] = before
+
+    def forward_decoder(
+        self, tokens: Tensor, encoder_outs: Any, incremental_states: Any, temperature: float = 1.0
+    ) -> Any:
+        if self.graphs is None:
+            return super().forward_decoder(tokens, encoder_outs, incremental_states, temperature)
+        step = tokens.size(1) - 1
+        if step == 0:
+            self.rows = torch.arange(len(tokens), device=tokens.device)
+            self.chain = self._begin(encoder_outs, temperature)
+        chain = self.chain
+        chain.words[self.rows] = tokens[:, -1:]
+        if step == len(chain.steps):
+            self._capture(chain, step, temperature)
+        chain.steps[step]()
+        lprobs, attention = chain.made
+        return lprobs[self.rows], None if attention is None else attention[self.rows, : self.length]
+
+    def _begin(self, encoder_outs: Any, temperature: float) -> Chain:
+        """The chain of this batch, with what its encoder made."""
+        padding = encoder_outs[0]["encoder_padding_mask"][0]
+        (rows, self.length), group = padding.shape, SENTENCES * self.beam
+        shape = -(-rows // group) * group, -(-self.length // WORDS) * WORDS
+        if (key := (*shape, self.beam, temperature)) not in self.chains:
+            encoded = []
+            for its in encoder_outs:
+                x = its["encoder_out"][0]
+                x = x.new_zeros(shape[1], shape[0], x.size(2))
+                encoded.append({"encoder_out": [x], "encoder_padding_mask": [padding.new_zeros(shape)]})
+            order = torch.arange(shape[0], device=padding.device)
+            self.chains[key] = Chain(encoded, torch.zeros_like(order)[:, None], order, [{} for _ in encoder_outs])
+        chain = self.chains[key]
+        for static, its in zip(chain.encoded, encoder_outs, strict=True):
+            x, mask = static["encoder_out"][0], static["encoder_padding_mask"][0]
+            x[: self.length, :rows] = its["encoder_out"][0]
+            mask.zero_()  # no row sees nothing
+            mask[:rows] = True
+            mask[:rows, : self.length] = its["encoder_padding_mask"][0]
+        return chain
+
+    def _capture(self, chain: Chain, step: int, temperature: float) -> None:
+        def run(before: Any = chain.state) -> Any:
+            state = [{key: dict(kept) for key, kept in its.items()} for its in before]
+            if step:
+                EnsembleModel.reorder_incremental_state(self, state, chain.order)
+            tokens = chain.words.expand(-1, step + 1)  # a step reads their number and the last one
+            made = EnsembleModel.forward_decoder(self, tokens, chain.encoded, state, temperature)
+            chain.made = chain.made or made
+            for old, new in zip(chain.made, made, strict=True):
+                if new is not None:
+                    old.copy_(new)
+            return state
+
+        with Padded():
+            self.graphs.eagerly(run)
+        replay, chain.state = capture(self.graphs, run, "add --model-overrides \"{'graph_steps': False}\"")
+        chain.steps.append(replay)

@@ -1,0 +1,120 @@
+"""--graph-steps in translation: replayed steps find the hypotheses of eager ones, and wait for nothing.
+
+Without a GPU, CUDA graphs are replaced by functions that run again on the captured tensors.
+"""
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import nn
+
+from benchmarks import gpu_counting
+from benchmarks.fake_cuda import fake_cuda, move
+from fairseq_diverse.host import graphs
+from fairseq_diverse.host.graphs_decoding import CapturedDecoding
+from fairseq_diverse.support.errors import UserError
+from tests.cases import ALL_ON, CASES, batch, build_model
+from tests.unit.test_graph_steps import Again
+
+BATCHES = ((4, 3), (9, 17, 1), (5, 5, 4), (2,), (4, 3))  # lengths of sentences: of one shape but the second
+T5 = [("t5", {"arch": "diverse_t5"}), ("t5-evolving", {"arch": "wang2021_evolving_t5"})]
+DECODING = [case for case in CASES if case[0].rpartition("-")[2] != "encoder"]
+
+
+def hypotheses(models, captured=None, prefix=(), **search):
+    """Of every batch, the words, the scores and the attention weights of all beams."""
+    search = {"max_len_a": 1, "max_len_b": 3, "temperature": 0.3} | search
+    generator, made = SequenceGenerator(models, models[0].decoder.dictionary, beam_size=4, **search), []
+    device = next(models[0].parameters()).device
+    if captured:
+        generator.model = CapturedDecoding(models, captured)
+    for seed, lengths in enumerate(BATCHES):
+        given = torch.tensor([prefix] * len(lengths)) if prefix else None
+        inputs = {name: x.to(device) for name, x in batch(lengths, lengths, seed=seed).items()}
+        made += [x for beams in generator.generate(models, {"net_input": inputs}, prefix_tokens=given) for x in beams]
+    return made
+
+
+def assert_the_same(models, **search):
+    expected, again = hypotheses(models, **search), Again(nn.Module())
+    made = hypotheses(models, again, **search)
+    assert len({len(x["tokens"]) for x in made}) > 3  # sentences end at several steps
+    for one, other in zip(made, expected, strict=True):
+        assert one["tokens"].equal(other["tokens"])
+        torch.testing.assert_close(one["positional_scores"], other["positional_scores"], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(one["attention"], other["attention"], rtol=1e-5, atol=1e-5)
+    assert (
+        again.captured == 10 + 22
+    )  # steps of the two shapes: the words of the longest source with its end, 3 more, the end
+
+
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), ALL_ON, *T5, *DECODING])
+def test_replayed_steps_translate_as_eager_ones_do(name, flags):
+    assert_the_same([build_model(flags, seed=3).double().eval()])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *T5, *DECODING])
+def test_a_gpu_replays_what_it_would_compute(name, flags):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    models = [build_model(flags, seed=3).double().eval().cuda()]
+    for one, other in zip(hypotheses(models, graphs.CudaGraphs()), hypotheses(models), strict=True):
+        assert one["tokens"].equal(other["tokens"])
+        torch.testing.assert_close(one["positional_scores"], other["positional_scores"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_the_flag_of_training_is_used_in_translation_on_a_gpu(captured, caplog):
+    model = build_model({"graph_steps": captured}).eval()
+    generator = SequenceGenerator([model], model.decoder.dictionary)
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            generator.generate([model], {"net_input": batch(parsed=False)})
+    assert (type(generator.model) is CapturedDecoding) == captured
+    said = "--graph-steps: not used in translation: the model is on cpu, not on an NVIDIA GPU"
+    assert [record.message for record in caplog.records] == [said] * captured
+
+
+def test_a_step_that_waits_is_one_line():
+    class Waiting(Again):
+        def capture(self, run):
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    model = build_model().eval()
+    with pytest.raises(UserError, match=r"cannot be captured \(CUDA error.*capturing\); add --model-overrides"):
+        hypotheses([model], Waiting(model))
+
+
+def test_ensembles_and_prefixes():
+    models = [build_model(flags, seed=3).double().eval() for flags in ({}, {"evolving_on": "decoder,cross"})]
+    assert_the_same(models, prefix=[7, 7])
+
+
+class Once(Again):
+    """Capturing runs the function, replaying does nothing: fake tensors have no values."""
+
+    def capture(self, run):
+        return lambda: None, run()
+
+
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *T5, *DECODING])
+def test_a_step_does_not_wait_for_the_gpu(name, flags):
+    model = build_model(flags).eval()
+    inputs = batch((4, 3), (4, 3))
+    words, order = torch.full((8, 3), 4), torch.arange(2).repeat_interleave(4)
+    with fake_cuda(), torch.no_grad():
+        move(model, torch.float16)
+        words, order, tokens, lengths = map(
+            gpu_counting._fake, (words, order, inputs["src_tokens"], inputs["src_lengths"])
+        )
+        decoding = CapturedDecoding([model], Once(model))
+        with graphs.Padded():
+            encoded = decoding.forward_encoder({"src_tokens": tokens, "src_lengths": lengths})
+        encoded = decoding.reorder_encoder_out(encoded, order)
+        with gpu_counting.Counting() as mode:
+            for step in range(3):
+                if step:
+                    decoding.reorder_incremental_state([], words[:, 0])
+                lprobs, _ = decoding.forward_decoder(words[:, : step + 1], encoded, [])
+    assert len(lprobs) == 8 and mode.count.syncs == []
