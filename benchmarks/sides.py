@@ -29,7 +29,7 @@ from fairseq_diverse.criterions.with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
 from fairseq_diverse.experiments.flags import to_arguments
-from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Row
 from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.testing.models import dictionary

@@ -12,10 +12,9 @@ from fairseq_diverse.cli.user_dir import add_user_dir
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.kinds.lines import grouped
 from fairseq_diverse.experiments.tables.load import Table, select_rows
-from fairseq_diverse.reports.comparable import measures_of
 from fairseq_diverse.reports.groups import compare_groups, draw_groups
 from fairseq_diverse.reports.learning_curves import METRICS, draw_learning_curves, read_training
-from fairseq_diverse.reports.lines import compare, of_test
+from fairseq_diverse.reports.lines import compare, measures_of, of_test
 from fairseq_diverse.reports.report import tests_of
 from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curves
 from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict

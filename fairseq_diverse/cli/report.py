@@ -22,7 +22,7 @@ from fairseq_diverse.experiments.runs.saved import with_other_settings
 from fairseq_diverse.experiments.tables.load import Table
 from fairseq_diverse.reports import formats
 from fairseq_diverse.reports import report as reports
-from fairseq_diverse.reports.page_contents import page
+from fairseq_diverse.reports.page import page
 from fairseq_diverse.reports.selection import Selection, Source, choose
 from fairseq_diverse.reports.side_by_side import sentences_of
 from fairseq_diverse.support.errors import UserError, warn

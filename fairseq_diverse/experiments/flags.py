@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import Row, Run
 from fairseq_diverse.support.paths import PACKAGE
 
 Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, and no row may give it

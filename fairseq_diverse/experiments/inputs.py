@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fairseq_diverse.experiments.records import read_json
-from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
-from fairseq_diverse.experiments.run import DataSet
+from fairseq_diverse.experiments.run import ENCODER, TREES, DataSet, Row
 from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 

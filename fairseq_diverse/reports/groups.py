@@ -10,8 +10,7 @@ import numpy as np
 
 from fairseq_diverse.experiments.kinds.lines import Column, Line, Measure, Summary
 from fairseq_diverse.metrics.seeds import with_holm
-from fairseq_diverse.reports.comparable import Runs, comparable, measures_of
-from fairseq_diverse.reports.lines import compare_by, entries
+from fairseq_diverse.reports.lines import Runs, comparable, compare_by, entries, measures_of
 from fairseq_diverse.reports.notes import commits_note, differing_seeds_note, machines_note, tested_rows
 from fairseq_diverse.reports.sentences import BY, Groups, Record, group
 from fairseq_diverse.support.pictures import STYLES, Figure, panels, set_names, set_note, set_title

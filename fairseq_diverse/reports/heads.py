@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_diverse.experiments.kinds.lines import Column, Line, Measure, Summary
-from fairseq_diverse.reports.comparable import Runs
-from fairseq_diverse.reports.lines import compare_by
+from fairseq_diverse.reports.lines import Runs, compare_by
 
 COMPONENTS = ("encoder", "decoder", "cross")
 DIGITS = {"cosine": 3, "constant share": 3, "effective rank": 1}  # of the figures that are shown

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fairseq_diverse.experiments.kinds.kind import Kind
 from fairseq_diverse.experiments.kinds.lines import SMALLEST, Line, Measure, Summary, deciding_last, grouped
-from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Row
 from fairseq_diverse.experiments.runs.provenance import commits_of, machine, starts_of
 from fairseq_diverse.metrics.seeds import compared
 from fairseq_diverse.metrics.significance import RESAMPLES

@@ -9,9 +9,8 @@ from fairseq_diverse.experiments.tables.load import Table
 from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.reports import columns, groups, heads, notes
 from fairseq_diverse.reports.columns import Cells, cells_of, without_empty
-from fairseq_diverse.reports.comparable import Runs, measures_of
 from fairseq_diverse.reports.formats import Block
-from fairseq_diverse.reports.lines import compare, entries, names_of_tests, of_test
+from fairseq_diverse.reports.lines import Runs, compare, entries, measures_of, names_of_tests, of_test
 from fairseq_diverse.reports.selection import Selection
 from fairseq_diverse.reports.sentences import find_records, known_property
 from fairseq_diverse.reports.side_by_side import Sentence

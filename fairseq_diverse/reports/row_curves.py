@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_diverse.experiments.kinds.lines import Measure, Summaries, Summary
-from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Row
 from fairseq_diverse.metrics.seeds import Spread
 from fairseq_diverse.metrics.significance import interval, resampled_sums
-from fairseq_diverse.reports.comparable import no_speed
+from fairseq_diverse.reports.lines import no_speed
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import SENTENCES, STYLES, Figure, legend_above, panels, set_note
 

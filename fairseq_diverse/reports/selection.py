@@ -8,10 +8,10 @@ import numpy as np
 
 from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of, reporting
 from fairseq_diverse.experiments.kinds.lines import Summaries, Summary, grouped
-from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Row
 from fairseq_diverse.experiments.runs import saved
 from fairseq_diverse.experiments.tables.load import Table, select_rows
-from fairseq_diverse.reports.comparable import Runs
+from fairseq_diverse.reports.lines import Runs
 from fairseq_diverse.reports.sentences import find_records, save_records
 from fairseq_diverse.support.errors import UserError
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from fairseq_diverse.experiments.kinds.lines import Summaries, Summary
 from fairseq_diverse.experiments.records import read_json, write_copy
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import DataSet
+from fairseq_diverse.experiments.run import DataSet, Row
 from fairseq_diverse.experiments.runs.find import find_data
 from fairseq_diverse.experiments.runs.saved import figures_by_test
 from fairseq_diverse.support.errors import UserError

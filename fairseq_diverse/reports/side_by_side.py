@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import Row, Run
 from fairseq_diverse.experiments.runs.folder import folders_by_seed
 from fairseq_diverse.experiments.runs.saved import runs_of
 from fairseq_diverse.support.files import read_lines

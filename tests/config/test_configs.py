@@ -16,8 +16,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.experiments.kinds import images
 from fairseq_diverse.experiments.kinds.kind import kind_of
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import DataSet, Run
+from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import AVX2
 from fairseq_diverse.experiments.runs.plan import steps_of

@@ -7,12 +7,11 @@ import pytest
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.inputs import read_by, trees_read_by
-from fairseq_diverse.experiments.runs import copies
-from fairseq_diverse.experiments.runs.copies import Copies
+from fairseq_diverse.experiments.runs import saved
 from fairseq_diverse.experiments.runs.environment import AVX2
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.plan import steps_of
-from fairseq_diverse.experiments.runs.saved import from_results, refuse_replacing, save
+from fairseq_diverse.experiments.runs.saved import Copies, from_results, refuse_replacing, save
 from fairseq_diverse.experiments.runs.summary import summarize
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import scores
@@ -30,7 +29,7 @@ HERE = {"commit": "c" * 40, "dirty": False, "versions": {"torch": "2.7"}, "machi
 @pytest.fixture
 def data(prepared, monkeypatch):
     """A prepared data set with trees, as it is known to runs."""
-    monkeypatch.setattr(copies, "collect", lambda environment: HERE)
+    monkeypatch.setattr(saved, "collect", lambda environment: HERE)
     (prepared / "train.en-de.en.syntax.json").write_text('{"digest": "1"}')
     return prepared
 

@@ -15,9 +15,8 @@ from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.cli.glue import _read, _warn_of_other_task, write_predictions
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.kinds.lines import TaskTable
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import DataSet, Run
-from fairseq_diverse.experiments.runs import copies, schedule
+from fairseq_diverse.experiments.run import DataSet, Row, Run
+from fairseq_diverse.experiments.runs import saved, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs.find import find_data
 from fairseq_diverse.experiments.runs.plan import steps_of
@@ -241,9 +240,9 @@ def test_a_checkpoint_of_another_task_is_named(tmp_path, capsys):
     record = {"format": FORMAT, "schema": SCHEMA, "config": {"glue": "CoLA"}}
     (tmp_path / "preprocess.json").write_text(json.dumps(record))
     for settings in ({"data": str(tmp_path)}, Namespace(data=str(tmp_path)), {"data": "moved"}, {}):
-        for saved in ({"cfg": {"task": settings}}, {"args": settings}):
+        for kept in ({"cfg": {"task": settings}}, {"args": settings}):
             for task in ("CoLA", "RTE"):
-                _warn_of_other_task("a.pt", str(settings_of("task", saved).get("data")), task)
+                _warn_of_other_task("a.pt", str(settings_of("task", kept).get("data")), task)
     assert capsys.readouterr().err == f"warning: a.pt was trained on {tmp_path}, CoLA, not RTE\n" * 4
 
 
@@ -440,14 +439,14 @@ def test_saved_pretraining_is_repeated_where_others_start_from_it(table, tmp_pat
     later = Run(rows["plain-data=glue-RTE"], 1, data, True, tmp_path / "later", first)
     names = ["first"]
     monkeypatch.setattr(
-        copies, "from_results", lambda folder, rows: {n: [{"seed": 1, "data_hash": None}] for n in names}
+        saved, "from_results", lambda folder, rows: {n: [{"seed": 1, "data_hash": None}] for n in names}
     )
     (tmp_path / "any.json").touch()
-    monkeypatch.setattr(copies, "read_summary", lambda path, hint: {"data": "other"})
-    assert copies.Copies(tmp_path, [first, later]).finished == set()
-    assert copies.Copies(tmp_path, [first]).finished == {first.directory}
+    monkeypatch.setattr(saved, "read_summary", lambda path, hint: {"data": "other"})
+    assert saved.Copies(tmp_path, [first, later]).finished == set()
+    assert saved.Copies(tmp_path, [first]).finished == {first.directory}
     names.append(later.row.name)
-    assert copies.Copies(tmp_path, [first, later]).finished == {first.directory, later.directory}
+    assert saved.Copies(tmp_path, [first, later]).finished == {first.directory, later.directory}
 
 
 def row(name: str, task: str, baseline: str = "plain", **fields) -> Row:

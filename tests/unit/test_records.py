@@ -20,7 +20,7 @@ from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
-from fairseq_diverse.reports.comparable import comparable, no_speed
+from fairseq_diverse.reports.lines import comparable, no_speed
 from fairseq_diverse.reports.notes import machines, machines_note
 from tests.unit.conftest import ROW, trained_with
 from tests.unit.views import runs_of

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.kinds.lines import Line
-from fairseq_diverse.reports.comparable import Runs
+from fairseq_diverse.reports.lines import Runs
 from fairseq_diverse.reports.report import sheet_of
 
 

@@ -1,4 +1,4 @@
-"""GLUE: fine-tuning on one of its tasks, scored on the dev sets."""
+"""GLUE: fine-tuning on one of its tasks, scored on the dev sets; also as text, where a T5 writes words for labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +11,7 @@ from fairseq_diverse.experiments.flags import Flags, own_command
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, TaskLine, TaskTable, grouped
 from fairseq_diverse.experiments.records import read_json
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import DataSet, Run
+from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.host.programs import model_name
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values, over_seeds
@@ -272,3 +271,19 @@ def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
     leaves, the grid's row."""
     one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)
     return {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
+
+
+@register_kind
+class GlueAsText(Glue):
+    """Rows of the task ``text_to_text``, on prepared tasks of GLUE as text (``glue-CoLA.text``)."""
+
+    name, within = "glue-text", "glue"
+    tasks = ("text_to_text",)
+    as_text = True
+
+    def languages(self, data: DataSet) -> tuple[str, str]:
+        return data.source, data.target
+
+    def training(self, run: Run) -> Flags:
+        """None: the words of the labels are in the data."""
+        return {}

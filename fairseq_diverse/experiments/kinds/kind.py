@@ -8,8 +8,7 @@ import msgspec
 
 from fairseq_diverse.experiments.flags import Flags, common, machinery, without_folders
 from fairseq_diverse.experiments.kinds.lines import Column, Compared, Line, Measure, Summary, TaskLine, TaskTable
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import DataSet, Run
+from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.metrics.seeds import Difference
 from fairseq_diverse.support.pictures import Figure
 

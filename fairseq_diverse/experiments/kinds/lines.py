@@ -6,7 +6,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Row
 from fairseq_diverse.metrics.seeds import Difference, Spread
 
 SMALLEST = "with these seeds, a true difference of this size is found (p < 0.05) in 80% of cases"

@@ -5,8 +5,7 @@ from typing import Any
 
 from fairseq_diverse.experiments.kinds.kind import Kind, Loss, Measured, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Column, Line, Measure, grouped
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import DataSet
+from fairseq_diverse.experiments.run import DataSet, Row
 
 SPANS = "span_corruption"
 

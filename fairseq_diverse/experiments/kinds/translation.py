@@ -16,8 +16,7 @@ from fairseq_diverse.experiments.inputs import trees_read_by
 from fairseq_diverse.experiments.kinds.kind import DEFAULT_TASK, Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Line, Measure, grouped
 from fairseq_diverse.experiments.records import ORDERS, bleu_statistics, read_json
-from fairseq_diverse.experiments.rows import TREES, Row
-from fairseq_diverse.experiments.run import DataSet, Run
+from fairseq_diverse.experiments.run import TREES, DataSet, Row, Run
 from fairseq_diverse.metrics import scores, significance
 from fairseq_diverse.metrics.catalogue import Texts, find
 from fairseq_diverse.preparation import pipeline

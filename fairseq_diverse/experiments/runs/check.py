@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
-from fairseq_diverse.experiments.rows import TREES
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import TREES, Run
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.host import programs
 from fairseq_diverse.support.errors import FORGOTTEN, with_place

@@ -9,8 +9,7 @@ from pathlib import Path
 from fairseq_diverse.experiments.inputs import kept_digests, read_by, refused_trees, trees_read_by
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.kinds.lines import grouped
-from fairseq_diverse.experiments.rows import NAME_BYTES, Row
-from fairseq_diverse.experiments.run import DataSet, Run, Tracking
+from fairseq_diverse.experiments.run import NAME_BYTES, DataSet, Row, Run, Tracking
 from fairseq_diverse.preparation import DataConfig, glue
 from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, languages, read_record, test_sets
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir

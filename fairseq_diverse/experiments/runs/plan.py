@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, portable, to_arguments
 from fairseq_diverse.experiments.kinds.kind import State, kind_of
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import Row, Run
 
 
 def steps_of(run: Run, state: State) -> dict[str, list[str]]:

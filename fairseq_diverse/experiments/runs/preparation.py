@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fairseq_diverse.experiments.inputs import refused_trees
-from fairseq_diverse.experiments.rows import TREES
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import TREES, Run
 from fairseq_diverse.experiments.runs.find import refuse_by_hand, refuse_lacking_start, refuse_other_trees
 from fairseq_diverse.syntax.makers import copy_for, other_makers
 from fairseq_diverse.syntax.parsers import PARSERS

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from fairseq_diverse.experiments.rows import NAME_BYTES
+from fairseq_diverse.experiments.run import NAME_BYTES
 from fairseq_diverse.support.typed import refuse_unknown, typed
 from fairseq_diverse.support.yaml_files import read_yaml, shown
 

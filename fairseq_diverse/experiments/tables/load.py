@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of, kind_of_task
-from fairseq_diverse.experiments.rows import TREES, Row
+from fairseq_diverse.experiments.run import TREES, Row
 from fairseq_diverse.experiments.runs.plan import refuse_own
 from fairseq_diverse.experiments.tables import file, values
 from fairseq_diverse.experiments.tables.file import ROW_KEYS, Flags, RowKeys, SizeFile, TableFile, Text

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fairseq_diverse.checkpoints.settings import unsafe_setting
 from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.experiments.kinds.kind import KINDS
-from fairseq_diverse.experiments.rows import ENCODER
+from fairseq_diverse.experiments.run import ENCODER
 from fairseq_diverse.experiments.tables.file import Flags
 from fairseq_diverse.support.typed import refuse_unknown
 from fairseq_diverse.support.yaml_files import check_text, parse_value, shown
