@@ -4,6 +4,7 @@ import inspect
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
@@ -39,6 +40,42 @@ def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, **flags: Any)
         dataset.set_epoch(epoch)
         iterator.epoch = max(epoch, 1)
     return iterator
+
+
+def least_padding(lengths: Any, count: int) -> Any:
+    """At most ``count`` lengths, the longest among them, for which rounding all lengths up adds least."""
+    values, numbers = np.unique(lengths, return_counts=True)
+    before = np.append(0, np.cumsum(numbers))  # the number of sentences shorter than each length
+    padded = np.triu((before - before[:, None]) * np.append(0.0, values))  # [i, j]: of i to j, rounded to the last
+    padded[np.tril_indices(len(padded), -1)] = np.inf
+    least, paths = padded[0], []
+    for _ in range(count - 1):
+        total = least[:, None] + padded
+        least, path = total.min(0), total.argmin(0)
+        paths.append(path)
+    ends = [len(values)]
+    for path in reversed(paths):
+        ends.append(path[ends[-1]])
+    return values[np.unique([end for end in ends if end]) - 1]
+
+
+def bucket_lengths(pairs: Any, count: int) -> None:
+    """Batches of a ``LanguagePairDataset`` have one of ``count`` lengths, on both sides.
+
+    fairseq's code for it needs NumPy 1, pads more, and gives the decoder a word too many.
+    """
+    lengths = pairs.num_tokens_vec(np.arange(len(pairs)))
+    ends = least_padding(lengths, count)
+    pairs.bucketed_num_tokens = ends[np.searchsorted(ends, lengths)]
+    pairs.buckets = [(None, length) for length in ends]
+
+
+def collate(eager: Any, self: Any, samples: Any, pad_to_length: Any = None) -> Any:
+    """As ``LanguagePairDataset.collater``; with buckets, both sides have the length of the batch's bucket."""
+    if self.buckets and samples and pad_to_length is None:
+        length = max(self.bucketed_num_tokens[sample["id"]] for sample in samples)
+        pad_to_length = {"source": length, "target": length}
+    return eager(self, samples, pad_to_length)
 
 
 def short_enough(

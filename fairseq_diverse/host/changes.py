@@ -17,6 +17,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "fairseq.data.dictionary.Dictionary.add_from_file": files.read_words,
     "fairseq.data.indexed_dataset.make_dataset": files.open_data,
     "fairseq.data.language_pair_dataset.LanguagePairDataset.__init__": files.pair_sides,
+    "fairseq.data.language_pair_dataset.LanguagePairDataset.collater": batches.collate,
     "fairseq.utils.parse_embedding": files.read_embeddings,
     "fairseq.utils.load_embedding": files.put_embeddings,
     "fairseq.tasks.fairseq_task.FairseqTask.state_dict": dictionaries.task_state,

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.host.batches import bucket_lengths
 from fairseq_diverse.support.errors import UserError
 
 LFS = b"version https://git-lfs"  # how a pointer begins that Git LFS leaves in place of a file
@@ -78,10 +79,16 @@ def _check_numbers(path: str, dataset: Any, dictionary: Any) -> None:
 def pair_sides(
     init: Any, self: Any, src: Any, src_sizes: Any, src_dict: Any, tgt: Any = None, *args: Any, **flags: Any
 ) -> None:
-    """As ``LanguagePairDataset.__init__``; ``UserError`` if the sides have other numbers of sentences."""
+    """As ``LanguagePairDataset.__init__``; ``UserError`` if the sides have other numbers of sentences.
+
+    ``num_buckets`` (--num-batch-buckets) is ``bucket_lengths``.
+    """
     if tgt is not None and len(src) != len(tgt):
         raise UserError(f"{len(src):,} source and {len(tgt):,} target sentences: prepare both sides together, again")
+    buckets = flags.pop("num_buckets", 0)
     init(self, src, src_sizes, src_dict, tgt, *args, **flags)
+    if buckets > 0:
+        bucket_lengths(self, buckets)
 
 
 class Vectors(dict[str, Any]):

@@ -42,9 +42,7 @@ MESSAGES = {
     r"TypeError: \w+\.forward\(\) missing 1 required positional argument: 'prev_output_tokens'": (
         "the data have no target side: its .bin and .idx are missing; see --source-lang and --target-lang"
     ),
-    r"TypeError: percentile\(\) got an unexpected keyword argument 'interpolation'": (
-        "--num-batch-buckets: fairseq's code for it needs NumPy 1; leave it out"
-    ),
+    r"AssertionError: Must specify --max-tokens": "--num-batch-buckets: needs --max-tokens",
     r"AttributeError: 'MaskedLMTask' object has no attribute 'args'": (
         "--mask-whole-words: does not work in fairseq's masked_lm; leave it out"
     ),

@@ -517,10 +517,7 @@ def test_resumed_half_precision_has_the_trained_weights():
         ),
         (FileNotFoundError("Dataset not found: valid (data)"), "data: no split valid of these languages; see --source"),
         (FileNotFoundError("Dataset not found:  test (data)"), "--valid-subset: data has no split ' test'; write"),
-        (
-            TypeError("percentile() got an unexpected keyword argument 'interpolation'"),
-            "--num-batch-buckets: fairseq's",
-        ),
+        (AssertionError("Must specify --max-tokens"), "--num-batch-buckets: needs --max-tokens"),
         (ValueError("optimizer is required!"), "--optimizer: give one, such as --optimizer adam"),
         (AssertionError("world size is 2 but have 0 available devices"), "--distributed-world-size 2: torch finds 0"),
         (AttributeError("'MaskedLMTask' object has no attribute 'args'"), "--mask-whole-words: does not work in"),

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 
 import fairseq_diverse
 from fairseq_diverse import register
+from fairseq_diverse.host.batches import least_padding
 from fairseq_diverse.host.messages import in_one_line
 from fairseq_diverse.host.training import load_training
 from fairseq_diverse.support.errors import UserError
@@ -133,6 +134,45 @@ def test_text_that_is_damaged_is_named(change, message, data):
 def test_a_dictionary_with_fewer_words_than_the_text_uses_is_refused(data):
     with pytest.raises(UserError, match=rf"^{data}\.bin: has the word number 33, but its dictionary .* only 14 words"):
         data_utils.load_indexed_dataset(data, dictionary(10))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 20])
+def test_lengths_are_rounded_with_the_least_padding(count):
+    lengths = np.random.default_rng(count).integers(1, 12, 40)
+    values = np.unique(lengths)
+
+    def added(ends):
+        return sum(min(end for end in ends if end >= length) - length for length in lengths)
+
+    chosen = least_padding(lengths, count)
+    others = itertools.combinations(values[:-1], min(count, len(values)) - 1)
+    assert len(chosen) <= count and added(chosen) == min(added([*ends, values[-1]]) for ends in others)
+
+
+def test_batches_in_buckets_have_few_shapes():
+    """Each sentence is in one batch, with the words that it has without buckets."""
+    words, random = dictionary(), torch.Generator().manual_seed(1)
+    sides = [
+        [torch.cat([torch.randint(4, 34, (int(n),), generator=random), torch.tensor([2])]) for n in numbers]
+        for numbers in torch.randint(1, 30, (2, 200), generator=random)
+    ]
+    given = [x for side in sides for x in (side, np.array([len(words) for words in side]), words)]
+    usual, bucketed = LanguagePairDataset(*given), LanguagePairDataset(*given, num_buckets=3)
+    found = bucketed.batch_by_size(bucketed.ordered_indices(), max_tokens=200)
+    assert sorted(np.concatenate(found)) == list(range(200))
+    shapes = set()
+    for indices in found:
+        batch, other = (data.collater([data[int(at)] for at in indices]) for data in (bucketed, usual))
+        inputs, expected = batch["net_input"], other["net_input"]
+        assert inputs["src_tokens"].shape == inputs["prev_output_tokens"].shape == batch["target"].shape
+        shapes.add(batch["target"].shape[1])
+        assert batch["ntokens"] == other["ntokens"] and inputs["src_lengths"].equal(expected["src_lengths"])
+        for one, its in (
+            (batch["target"], other["target"]),
+            *((inputs[k], expected[k]) for k in ("src_tokens", "prev_output_tokens")),
+        ):
+            assert [row[row != 1].tolist() for row in one] == [row[row != 1].tolist() for row in its]
+    assert len(shapes) == 3
 
 
 def pairs(sources: int, targets: int) -> LanguagePairDataset:
