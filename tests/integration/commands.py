@@ -97,41 +97,27 @@ def run(
     return result
 
 
-def cli(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
+def cli(*args: object, fails: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
     """``fairseq-diverse args...`` in a fork of this process, as are the steps of a ``run``; ``cwd`` and ``env`` as for
-    ``subprocess.run``."""
-    return Fork([sys.executable, "-m", "fairseq_diverse.cli", *map(str, args)], **options).wait()
+    ``subprocess.run``. ``fails`` is the exit code."""
+    done = Fork([sys.executable, "-m", "fairseq_diverse.cli", *map(str, args)], **options).wait()
+    assert done.returncode == fails, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+def runs_in(folder: Path) -> dict[str, str]:
+    """The environment of commands whose runs are in a folder."""
+    return os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder), "OMP_NUM_THREADS": "1"}
 
 
 def caller(folder: Path) -> Callable[..., str]:
     """`cli` with the folder's runs: what it prints, or with ``fails``, its exit code, the last line of its errors."""
 
     def run(*arguments: object, fails: int = 0) -> str:
-        environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
-        done = cli(*arguments, env=environment)
-        assert done.returncode == fails, done.stderr[-3000:]
+        done = cli(*arguments, fails=fails, env=runs_in(folder / "runs"))
         return done.stderr.splitlines()[-1] if fails else done.stdout
 
     return run
-
-
-def train_in_two_processes(*args: object, nccl: bool = False) -> list[str]:
-    """The output of both processes of ``fairseq-train args...`` with gloo, or of fairseq's first with NCCL."""
-    if nccl:
-        two = ("--distributed-world-size", 2, "--distributed-backend", "nccl", "--ddp-backend", "legacy_ddp")
-        done = run("train", *args, *two, new_process=True)
-        return [done.stdout + done.stderr]
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "fairseq_cli.train", *map(str, args), "--user-dir", str(USER_DIR)]
-    command += ["--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-backend", "gloo"]
-    command += ["--distributed-init-method", f"tcp://localhost:{port}", "--ddp-backend", "legacy_ddp"]
-    two = [Fork([*command, "--distributed-rank", str(rank)], stderr=subprocess.STDOUT) for rank in (0, 1)]
-    done = [process.wait(timeout=300) for process in two]
-    logs = [process.stdout for process in done]
-    assert [process.returncode for process in done] == [0, 0], "\n".join(logs)[-3000:]
-    return logs
 
 
 @contextmanager

@@ -2,18 +2,18 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.cli import main
 from fairseq_diverse.host import loading as host_loading
 from fairseq_diverse.models import loading
 from fairseq_diverse.models.plain import to_fairseq
-from tests.integration.commands import TINY, run, train_in_two_processes
+from tests.integration.commands import TINY, run
+from tests.integration.training import refused, train_in_two_processes
 
 TRAIN = [
     *TINY.split(),
@@ -58,9 +58,8 @@ def test_other_dictionaries_of_the_same_size_are_refused(other, model, tmp_path)
     to_fairseq(path, exported)
     problem = "the source and target dictionary has other words, or in another order"
     for file in (path, exported):
-        result = run("generate", other, "--path", file, check=False)
         message = f"{file}: does not fit the data given; was it trained on other data? {problem}"
-        assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
+        assert message in refused("generate", other, "--path", file)
     state = load_checkpoint(path)
     del state["task_state"]["dictionaries"]
     torch.save(state, older)
@@ -70,40 +69,31 @@ def test_other_dictionaries_of_the_same_size_are_refused(other, model, tmp_path)
 @pytest.mark.parametrize("flag", ["--restore-file", "--finetune-from-model"])
 def test_training_goes_on_with_the_same_dictionaries_only(other, model, tmp_path, flag):
     path, folder = model / "checkpoint1.pt", tmp_path / "further"
-    result = run("train", other, *TRAIN, "--max-epoch", 2, "--save-dir", folder, flag, path, check=False)
     message = f"error: {path}: does not fit these data: the source and target dictionary has other words"
-    assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
+    assert message in refused("train", other, *TRAIN, "--max-epoch", 2, "--save-dir", folder, flag, path)
     assert not [*folder.glob("*.pt")]
 
 
-@pytest.fixture(scope="module")
-def unloadable(model, tmp_path_factory) -> dict[str, tuple[Path, str]]:
-    """Files that must not load, and the expected message for each."""
-    folder = tmp_path_factory.mktemp("unloadable")
-    whole, marker = model / "checkpoint1.pt", folder / "marker"
-    truncated, hostile, setting, flipped = (folder / f"{n}.pt" for n in ("truncated", "hostile", "setting", "flipped"))
-    truncated.write_bytes(whole.read_bytes()[:-1000])
-    state = load_checkpoint(whole)
-    torch.save({**state, "extra_state": Payload(marker)}, hostile)
-    weights = state["model"]["encoder.layers.0.fc1.weight"].numpy().tobytes()
-    data = bytearray(whole.read_bytes())
-    data[data.index(weights) + 3] ^= 0x40  # the largest bit of the exponent
-    flipped.write_bytes(data)
-    call = f"[argparse.Namespace['touch {marker}'] for argparse.Namespace.__class_getitem__ in [os.system]]"
-    state["cfg"]["model"].adaptive_softmax_cutoff = call
-    torch.save(state, setting)
-    return {
-        "truncated": (truncated, "truncated: the end of the file is missing"),
-        "hostile": (hostile, "refused: it names posix.system"),
-        "setting": (setting, "refused: its setting adaptive_softmax_cutoff"),
-        "flipped": (flipped, "in it has a wrong checksum"),
-    }
-
-
-def test_generate_with_an_ensemble(data, model):
-    paths = f"{model}/checkpoint_best.pt:{model}/checkpoint_last.pt"
-    printed = run("generate", data, "--path", paths, "--cpu", "--max-len-b", 5, "--num-workers", 0).stdout
-    assert printed.count("\nH-") == 8
+@pytest.mark.parametrize(
+    ("tool", "hostile", "reason"),
+    [
+        ("generate", "entry", "refused: it names posix.system"),
+        ("generate", "setting", "refused: its setting adaptive_softmax_cutoff"),
+        ("train", "entry", "refused: it names posix.system"),
+    ],
+)
+def test_a_hostile_file_is_one_line_and_runs_nothing(data, model, tmp_path, tool, hostile, reason):
+    """What else fairseq's loading refuses: ``test_fairseq_loads_through_the_same_checks``."""
+    marker, path, state = tmp_path / "marker", tmp_path / "hostile.pt", load_checkpoint(model / "checkpoint1.pt")
+    if hostile == "entry":
+        state["extra_state"] = Payload(marker)
+    else:
+        call = f"[argparse.Namespace['touch {marker}'] for argparse.Namespace.__class_getitem__ in [os.system]]"
+        state["cfg"]["model"].adaptive_softmax_cutoff = call
+    torch.save(state, path)
+    more = ["--path", path, "--cpu"] if tool == "generate" else [*TRAIN, "--save-dir", tmp_path, "--restore-file", path]
+    last = refused(tool, data, *more).splitlines()[-1]
+    assert last.startswith("error: ") and str(path) in last and reason in last and not marker.exists()
 
 
 def test_every_checkpoint_of_an_ensemble_is_read_once(data, model, monkeypatch):
@@ -117,8 +107,8 @@ def test_every_checkpoint_of_an_ensemble_is_read_once(data, model, monkeypatch):
 
 def test_generate_with_an_average(data, model, tmp_path):
     average = tmp_path / "average.pt"
-    line = ["average", "--checkpoints", model, "--best", 1, "--metric", "bleu", "--out", average]
-    subprocess.run([sys.executable, "-m", "fairseq_diverse.cli", *map(str, line)], check=True)
+    flags = ["--checkpoints", str(model), "--best", "1", "--metric", "bleu", "--out", str(average)]
+    assert main(["average", *flags]) == 0
     common = ("--cpu", "--max-len-b", 5, "--num-workers", 0)
     outputs = [run("generate", data, "--path", p, *common).stdout for p in (average, model / "checkpoint_best.pt")]
     assert outputs[0].count("\nH-") == 8 and outputs[0] == outputs[1]
@@ -127,28 +117,6 @@ def test_generate_with_an_average(data, model, tmp_path):
 def test_resume_in_two_processes_and_then_in_one(data, model):
     """The first resumes a checkpoint of --eval-bleu; the second one that was written after loading the first."""
     common = [data, *TRAIN, "--save-dir", model]
-    logs = train_in_two_processes(*common, "--max-epoch", 2)
-    assert "checkpoint_last.pt (epoch 2 @" in logs[0]
+    assert "checkpoint_last.pt (epoch 2 @" in train_in_two_processes(*common, "--max-epoch", 2)
     alone = run("train", *common, "--max-epoch", 3)
     assert "checkpoint_last.pt (epoch 3 @" in alone.stdout + alone.stderr
-
-
-@pytest.mark.parametrize("name", ["truncated", "hostile", "setting", "flipped"])
-def test_errors_of_generate_are_one_line(data, unloadable, name):
-    path, reason = unloadable[name]
-    result = run("generate", data, "--path", path, "--cpu", check=False)
-    check_refusal(result, path, reason)
-
-
-@pytest.mark.parametrize("name", ["truncated", "hostile", "flipped"])
-def test_errors_of_resuming_are_one_line(data, unloadable, tmp_path, name):
-    path, reason = unloadable[name]
-    result = run("train", data, *TRAIN, "--max-epoch", 1, "--save-dir", tmp_path, "--restore-file", path, check=False)
-    check_refusal(result, path, reason)
-
-
-def check_refusal(result, path: Path, reason: str) -> None:
-    last = result.stderr.splitlines()[-1]
-    assert result.returncode == 1 and last.startswith("error: ") and str(path) in last and reason in last, result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (path.parent / "marker").exists()

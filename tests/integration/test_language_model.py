@@ -10,7 +10,8 @@ import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.models.roberta import DiverseRobertaModel
-from tests.integration.commands import ON_A_GPU, run, train_in_two_processes
+from tests.integration.commands import ON_A_GPU, run
+from tests.integration.training import train_in_two_processes
 
 COMMON = (
     "--optimizer adam --lr 0.002 --dropout 0.1 --attention-dropout 0.1 --max-positions 32 --cpu --num-workers 0 "

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from fairseq_diverse.data.logic import read_pairs, write_corpus
-from tests.integration.commands import cli, run, train_in_two_processes
+from tests.integration.commands import cli, run
+from tests.integration.training import train_in_two_processes
 
 SMALL = (
     "--task logical_inference --arch li2021_logic --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 "

@@ -15,7 +15,8 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import DataConfig, Preprocessing, prepare
 from fairseq_diverse.support.files import read_lines
-from tests.integration.commands import TINY, preprocess_in_a_fork, run
+from tests.integration.commands import TINY, preprocess_in_a_fork
+from tests.integration.training import train
 
 PAIR = ("A dog walks through the old town.", "Ein Hund geht durch die Altstadt.")
 
@@ -32,21 +33,18 @@ def data(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def train(data: Path, folder: Path, flags: str) -> Path:
-    run("train", data, *flags.split(), "--max-update", 2, "--save-dir", folder)
+@pytest.fixture(scope="module")
+def checkpoint(data, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("routed")
+    train(data, folder, "--routing em --routing-on cross:1 --interacting sum --interacting-on decoder:1")
     return folder / "checkpoint_last.pt"
 
 
 @pytest.fixture(scope="module")
-def checkpoint(data, tmp_path_factory) -> Path:
-    flags = f"{TINY} --routing em --routing-on cross:1 --interacting sum --interacting-on decoder:1"
-    return train(data, tmp_path_factory.mktemp("routed"), flags)
-
-
-@pytest.fixture(scope="module")
 def plain(data, tmp_path_factory) -> Path:
-    flags = TINY.replace("diverse_transformer", "transformer")
-    return train(data, tmp_path_factory.mktemp("plain"), flags)
+    folder = tmp_path_factory.mktemp("plain")
+    train(data, folder, base=TINY.replace("diverse_transformer", "transformer"))
+    return folder / "checkpoint_last.pt"
 
 
 @pytest.mark.parametrize(
@@ -58,20 +56,14 @@ def plain(data, tmp_path_factory) -> Path:
         (f"--component decoder --layer 1 --target '{PAIR[1]}'", "pdf", b"%PDF"),
     ],
 )
-def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, capsys, monkeypatch, flags, suffix, magic):
+def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, output_of, monkeypatch, flags, suffix, magic):
     rows = []
     monkeypatch.setattr(attention_maps, "draw_panels", lambda *x: (rows.extend(x[0]), draw_panels(*x))[1])
     out = tmp_path / "new" / f"maps.{suffix}"
-    common = [
-        "plot", "attention", "--path", str(checkpoint), "--data", str(data), "--source", PAIR[0], "--out", str(out)
-    ]  # fmt: skip
-    assert main([*common, *shlex.split(flags)]) == 0
-    assert out.read_bytes().startswith(magic) and out.stat().st_size > 5000
-    printed = capsys.readouterr().out.splitlines()
-    assert (
-        printed[-1].startswith(f"{out}: ")
-        and printed[-3].replace("@@ ", "") == "A dog walks through the old town . </s>"
-    )
+    asked = ["plot", "attention", "--path", checkpoint, "--data", data, "--source", PAIR[0], "--out", out]
+    printed = output_of(*asked, *shlex.split(flags)).splitlines()
+    assert out.read_bytes().startswith(magic) and out.stat().st_size > 5000 and printed[-1].startswith(f"{out}: ")
+    assert printed[-3].replace("@@ ", "") == "A dog walks through the old town . </s>"
     if "--target" in flags:
         assert printed[-2].replace("@@ ", "") == "Ein Hund geht durch die Altstadt . </s>"
     assert [path.name for path in out.parent.iterdir()] == [out.name]
@@ -122,28 +114,26 @@ def test_a_translation_that_does_not_end_is_said(data, checkpoint, tmp_path, cap
     assert f"warning: the translation was ended after {len(target) - 1} subwords" in caplog.text
 
 
-def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_path, capsys, error_of, output_of):
-    named = [f"routed={checkpoint}", f"plain={plain}"]
-    asked = ["plot", "attention", "--path", *named, "--data", str(data), "--source", PAIR[0]]
-    printed = output_of(*asked, "--layer", "1", "--out", tmp_path / "maps.png").splitlines()
+def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_path, error_of, output_of):
+    asked = ["plot", "attention", "--path", f"routed={checkpoint}", f"plain={plain}", "--data", data]
+    asked += ["--out", tmp_path / "maps.png"]
+    of_source = [*asked, "--source", PAIR[0]]
+    printed = output_of(*of_source, "--layer", 1).splitlines()
     assert [line.split(":")[0] for line in printed[1:3]] == ["routed", "plain"]
     assert (tmp_path / "maps.png").stat().st_size > 5000
-    reference = read_lines(data / "text/test.de")[4].split()
-    of_both = ["--sentence", "5", "--layer", "1", "--component", "cross", "--subwords"]
-    assert main([*asked[:-2], *of_both, "--out", str(tmp_path / "maps.png")]) == 0
-    for line in capsys.readouterr().out.splitlines()[1:3]:
-        assert line.partition(": ")[2].replace("@@ ", "").removesuffix(" </s>").replace(" ", "") == "".join(reference)
-    of_other = ["--sentence", "5", "--split", "other", "--layer", "1", "--component", "cross"]
+    of_sentence = [*asked, "--sentence", 5, "--layer", 1, "--component", "cross"]
+    reference = read_lines(data / "text/test.de")[4].replace(" ", "")
+    for line in output_of(*of_sentence, "--subwords").splitlines()[1:3]:
+        assert line.partition(": ")[2].replace("@@ ", "").removesuffix(" </s>").replace(" ", "") == reference
     for language in ("en", "de"):
         (data / f"text/other.{language}").write_text("\n" * 4 + "A dog .\n")
-    assert main([*asked[:-2], *of_other, "--out", str(tmp_path / "maps.png")]) == 0
-    for line in capsys.readouterr().out.splitlines()[:3]:
+    for line in output_of(*of_sentence, "--split", "other").splitlines()[:3]:
         assert line.rpartition(": ")[2].replace("@@ ", "") == "A dog . </s>"
     for flags, message in (
         (["--layers", "all"], "--layers all: of one checkpoint"),
         (["--layer", "1", "--component", "cross"], "--target: needed with --source"),
     ):
-        assert message in error_of(*asked, *flags, "--out", tmp_path / "other.png")
+        assert message in error_of(*of_source, *flags)
 
 
 @pytest.mark.parametrize(
@@ -170,44 +160,34 @@ def test_user_errors_are_one_line(data, checkpoint, tmp_path, error_of, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_missing_checkpoint_is_reported_before_the_others_are_read(data, checkpoint, tmp_path, capsys):
-    named = [f"here={checkpoint}", f"absent={tmp_path}/absent.pt"]
-    assert main(["plot", "head-map", *named, "--data", str(data), "--out", str(tmp_path / "map.png")]) == 2
-    shown = capsys.readouterr()
-    assert f"{tmp_path}/absent.pt: no such checkpoint" in shown.err and not shown.out
-
-
 @pytest.mark.parametrize(
-    "words", [["head-map"], ["attention", "--source", PAIR[0], "--layer", "1", "--path"]], ids=["head-map", "attention"]
+    "words", [["head-map"], ["attention", "--source", PAIR[0], "--layer", "1", "--path"]], ids=" ".join
 )
-def test_a_name_stands_for_one_checkpoint(words, data, checkpoint, tmp_path, capsys):
-    named = [f"one={checkpoint}", f"one={checkpoint}"]
-    assert main(["plot", *words, *named, "--data", str(data), "--out", str(tmp_path / "map.png")]) == 2
-    assert capsys.readouterr().err.endswith(f"one={checkpoint}: the name one comes twice\n")
+def test_names_and_files_are_checked_before_a_checkpoint_is_read(words, data, tmp_path, error_of):
+    """Such as the first, which is none."""
+    for other, message in (
+        (f"one={__file__}", f"one={__file__}: the name one comes twice\n"),
+        (f"absent={tmp_path}/absent.pt", f"{tmp_path}/absent.pt: no such checkpoint"),
+    ):
+        flags = (f"one={__file__}", other, "--data", data, "--out", tmp_path / "map.png")
+        assert message in error_of("plot", *words, *flags)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_of_other_data(data, checkpoint, tmp_path, error_of):
-    other = shutil.copytree(data, tmp_path / "other")
+def test_what_does_not_fit_the_data_or_is_no_translation_model(data, checkpoint, tmp_path, error_of):
+    other, lstm, foreign = shutil.copytree(data, tmp_path / "other"), tmp_path / "lstm", tmp_path / "foreign.pt"
     for language in ("en", "de"):
         with open(other / f"dict.{language}.txt", "a") as f:
             f.write("one-more 1\n")
-    flags = ["--source", PAIR[0], "--layer", "1", "--out", str(tmp_path / "maps.png")]
-    error = error_of("plot", "attention", "--path", checkpoint, "--data", other, *flags)
-    assert f"{checkpoint}: does not fit {other}; was it trained on other data?" in error
-    assert not (tmp_path / "maps.png").exists()
-
-
-def test_another_kind_of_model(data, checkpoint, tmp_path, error_of):
-    flags = "--arch lstm --optimizer adam --max-tokens 200 --cpu --num-workers 0"
-    lstm = train(data, tmp_path / "lstm", flags)
-    foreign = tmp_path / "foreign.pt"
+    train(data, lstm, base="--arch lstm --optimizer adam --max-tokens 200 --cpu --num-workers 0")
     state = load_checkpoint(checkpoint)
     state["cfg"]["model"].arch = state["cfg"]["model"]._name = "of_another_plugin"
     torch.save(state, foreign)
-    for path, message in (
-        (lstm, "a lstm model; give a diverse_transformer or transformer"),
-        (foreign, "its task or model is in nei"),
+    for path, folder, message in (
+        (checkpoint, other, f"does not fit {other}; was it trained on other data?"),
+        (lstm / "checkpoint_last.pt", data, "a lstm model; give a diverse_transformer or transformer"),
+        (foreign, data, "its task or model is in nei"),
     ):
-        flags = ["--path", str(path), "--data", str(data), "--source", PAIR[0], "--layer", "1"]
-        assert f"{path}: {message}" in error_of("plot", "attention", *flags, "--out", tmp_path / "maps.png")
+        flags = ["--path", path, "--data", folder, "--source", PAIR[0], "--layer", "1", "--out", tmp_path / "maps.png"]
+        assert f"{path}: {message}" in error_of("plot", "attention", *flags)
+    assert not (tmp_path / "maps.png").exists()

@@ -8,8 +8,9 @@ import pytest
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.probing import SURFACE, TASKS
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import TINY, cli, run, train_in_two_processes
+from tests.integration.commands import TINY, cli, run
 from tests.integration.test_plot import data, train  # noqa: F401  (the fixture of a prepared data set)
+from tests.integration.training import train_in_two_processes
 
 SMALL = (
     "--task sentence_probing --arch li2021_probing --criterion classification_with_disagreement --optimizer adam "

@@ -33,6 +33,7 @@ def test_only_where_placed(placement, names):
         ({"routing": "EM", "routing_on": "encoder"}, "--routing 'EM': allowed are none, simple, em"),
         ({"routing": "em", "routing_on": "encoder", "routing_activation": "Learned"}, "--routing-activation 'Learned'"),
         ({"routing": "em", "routing_on": "encoder", "routing_capsules": 32}, "must divide the width 24"),
+        ({"routing": "em", "routing_iterations": 0}, "--routing-iterations 0: must be at least 1"),
         ({"routing": "em", "routing_capsules": 1}, "--routing-capsules 1: the activation of a single capsule is 0"),
         ({"relative_on": "cross"}, "--relative-on 'cross': relative is defined on encoder and decoder only"),
         ({"relative_on": "encoder", "relative_limit": 0}, "--relative-limit 0: must be at least 1"),
