@@ -161,7 +161,7 @@ def page(report: dict[str, Any]) -> str:
     lines += [
         "",
         "*Speed* is the time of `off` over the row's, measured: the median over pairs of steps, and its interval; of",
-        "compiled layers and captured steps, the time without them over that with them.",
+        "compiled layers and captured steps, the time without them over that with them, for one batch again and again.",
         "*Kernels* are what the GPU ran in a step by torch's profiler, with copies; *busy ms* is their time together.",
         "Columns marked modelled are what the model of [gpu.md](gpu.md) predicted at the row's *commit*.",
         "",

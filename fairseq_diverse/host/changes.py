@@ -35,7 +35,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.state_dict": training.optimizer_state,
     "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.load_state_dict": training.load_optimizer_state,
     f"{PREDICTION}.logging_outputs_can_be_summed": training.predictions_are_summed,
-    "fairseq.sequence_generator.SequenceGenerator._generate": graphs_decoding.generate,
+    "fairseq.sequence_generator.SequenceGenerator.generate": graphs_decoding.generate,
     "fairseq.ngram_repeat_block.NGramRepeatBlock._no_repeat_ngram": decoding.block_repeated,
 }
 

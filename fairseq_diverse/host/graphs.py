@@ -4,7 +4,7 @@ A GPU then waits for the host once a step, not at every operator.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +30,7 @@ IN_PYTHON = {  # flags that decide something in every step, by what
     "quant_noise_scalar": "weights are drawn in Python",
     "checkpoint_activations": "recomputation saves random states",
     "recompute_maps": "recomputation saves random states",
+    "quantization_config_path": "layers are replaced",
 }
 
 
@@ -76,10 +77,20 @@ class CudaGraphs:
 
 
 class Padded(TorchFunctionMode):
-    """Batches have padding: what asks for it on the host is not answered by the device."""
+    """Batches have padding: ``if tokens.eq(padding).any()`` is not answered by the device."""
+
+    equal: Any = None
+    any_equal: Any = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return True if func is Tensor.__bool__ else func(*args, **(kwargs or {}))
+        if func is Tensor.__bool__ and args[0] is self.any_equal:
+            return True
+        made = func(*args, **(kwargs or {}))
+        if func is Tensor.eq and not args[0].is_floating_point():
+            self.equal = made
+        elif func is Tensor.any and args[0] is self.equal:
+            self.any_equal = made
+        return made
 
 
 def capture(graphs: Any, run: Callable[[], Any], without: str) -> tuple[Callable[[], None], Any]:
@@ -87,6 +98,8 @@ def capture(graphs: Any, run: Callable[[], Any], without: str) -> tuple[Callable
     try:
         with Padded():
             return graphs.capture(run)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         said = str(error).strip().partition("\n")[0]
         raise UserError(f"{FLAG}: this model cannot be captured ({said}); {without}") from error
@@ -191,20 +204,23 @@ class GraphSteps:
         return tree_map(given, made)
 
 
-def not_on_nvidia(model: Any) -> str:
-    """Where the model is, if nothing can be captured there."""
-    device = next(model.parameters()).device.type
-    return "" if device == "cuda" and torch.version.hip is None else f"the model is on {device}, not on an NVIDIA GPU"
+def refused(model: Any, args: Any, flags: Collection[str]) -> str:
+    """Where the model is, or the flag, with which nothing can be captured; empty if there is none."""
+    device = next(model.parameters()).device
+    if device.type != "cuda" or torch.version.hip is not None:
+        return f"the model is on {device.type}, not on an NVIDIA GPU"
+    if device.index not in (None, current := torch.cuda.current_device()):
+        return f"the model is on GPU {device.index}, torch's current one is {current}"
+    given = [flag for flag in IN_PYTHON if flag in flags and getattr(args, flag, None)]
+    return f"--{given[0].replace('_', '-')}: {IN_PYTHON[given[0]]}" if given else ""
 
 
 def why_not(model: Any, args: Any) -> str:
     """Why steps of a training cannot be captured; empty if they can."""
-    if reason := not_on_nvidia(model):
+    if reason := refused(model, args, IN_PYTHON):
         return reason
     if (name := getattr(args, "criterion", "")) not in CRITERIONS:
         return f"--criterion {name} may wait for the GPU; {', '.join(CRITERIONS)} do not"
-    if reasons := [f"--{flag.replace('_', '-')}: {why}" for flag, why in IN_PYTHON.items() if getattr(args, flag, 0)]:
-        return reasons[0]
     if model.encoder.plan.trees:
         return "the task reads which heads are redundant in every step"
     if hasattr(model, "module") and (backend := getattr(args, "ddp_backend", "")) not in ("legacy_ddp", "no_c10d"):

@@ -12,22 +12,24 @@ import torch
 from fairseq.sequence_generator import EnsembleModel
 from torch import Tensor
 
-from fairseq_diverse.host.graphs import FLAG, CudaGraphs, Padded, capture, not_on_nvidia
+from fairseq_diverse.host.graphs import FLAG, CudaGraphs, Padded, capture, refused
 
 logger = logging.getLogger(__name__)
 
 SENTENCES, WORDS = 8, 16  # a batch is padded to a multiple of so many, a source sentence likewise
+EAGER = 1  # batches of a shape that run as without graphs: most shapes of --max-tokens come once
+CHAINS = 8  # shapes that are captured: each keeps its keys and values
+REFUSED = ("checkpoint_activations", "quant_noise_scalar", "quantization_config_path")  # in evaluation, too
 
 
 def generate(eager: Any, self: Any, *args: Any, **named: Any) -> Any:
-    """As ``SequenceGenerator._generate``, with captured steps for models with --graph-steps."""
+    """As ``SequenceGenerator.generate``, with captured steps for models with --graph-steps."""
     if type(self.model) is EnsembleModel and all(getattr(x, "graph_steps", None) for x in self.model.models):
-        reason = not_on_nvidia(self.model)
-        if not reason and torch.is_autocast_enabled("cuda"):
-            reason = "--amp converts weights in every step"
+        models = [*self.model.models]
+        reason = next(filter(None, (refused(model, model.graph_steps.args, REFUSED) for model in models)), "")
         if reason:
             logger.info(f"{FLAG}: not used in translation: {reason}")
-        self.model = CapturedDecoding([*self.model.models], None if reason else CudaGraphs())
+        self.model = CapturedDecoding(models, None if reason else CudaGraphs())
     return eager(self, *args, **named)
 
 
@@ -65,8 +67,9 @@ class CapturedDecoding(EnsembleModel):
 
     def __init__(self, models: list[Any], graphs: Any) -> None:
         super().__init__(models)
-        self.graphs, self.chains = graphs, dict[Any, Chain]()
-        self.chain: Any = None  # of this batch, from its first step on
+        self.graphs, self.chains, self.seen = graphs, dict[Any, Chain](), dict[Any, int]()
+        self.chain: Any = None  # of this batch, from its first step on; None if it is not captured
+        self.weights: Any = ()  # where the parameters are in memory
         self.rows = torch.empty(0)
         self.beam = self.length = 0
 
@@ -91,13 +94,12 @@ class CapturedDecoding(EnsembleModel):
     def forward_decoder(
         self, tokens: Tensor, encoder_outs: Any, incremental_states: Any, temperature: float = 1.0
     ) -> Any:
-        if self.graphs is None:
-            return super().forward_decoder(tokens, encoder_outs, incremental_states, temperature)
-        step = tokens.size(1) - 1
-        if step == 0:
+        step, usable = tokens.size(1) - 1, self.graphs is not None and not torch.is_autocast_enabled("cuda")
+        if step == 0 and usable:
             self.rows = torch.arange(len(tokens), device=tokens.device)
             self.chain = self._begin(encoder_outs, temperature)
-        chain = self.chain
+        if (chain := self.chain) is None:
+            return super().forward_decoder(tokens, encoder_outs, incremental_states, temperature)
         chain.words[self.rows] = tokens[:, -1:]
         if step == len(chain.steps):
             self._capture(chain, step, temperature)
@@ -105,25 +107,31 @@ class CapturedDecoding(EnsembleModel):
         lprobs, attention = chain.made
         return lprobs[self.rows], None if attention is None else attention[self.rows, : self.length]
 
-    def _begin(self, encoder_outs: Any, temperature: float) -> Chain:
-        """The chain of this batch, with what its encoder made."""
+    def _begin(self, encoder_outs: Any, temperature: float) -> Chain | None:
+        """The chain of this batch, with what its encoder made; None if its shape is not captured."""
+        if self.weights != (weights := [x.data_ptr() for x in self.parameters()]):
+            self.weights, self.graphs.pool = weights, None
+            self.chains.clear()
         padding = encoder_outs[0]["encoder_padding_mask"][0]
         (rows, self.length), group = padding.shape, SENTENCES * self.beam
         shape = -(-rows // group) * group, -(-self.length // WORDS) * WORDS
-        if (key := (*shape, self.beam, temperature)) not in self.chains:
+        key = (*shape, self.beam, temperature)
+        self.seen[key] = self.seen.get(key, 0) + 1
+        if key not in self.chains:
+            if self.seen[key] <= EAGER or len(self.chains) == CHAINS:
+                return None
             encoded = []
             for its in encoder_outs:
                 x = its["encoder_out"][0]
-                x = x.new_zeros(shape[1], shape[0], x.size(2))
-                encoded.append({"encoder_out": [x], "encoder_padding_mask": [padding.new_zeros(shape)]})
+                x = x.new_empty(shape[1], shape[0], x.size(2))
+                encoded.append({"encoder_out": [x], "encoder_padding_mask": [padding.new_empty(shape)]})
             order = torch.arange(shape[0], device=padding.device)
             self.chains[key] = Chain(encoded, torch.zeros_like(order)[:, None], order, [{} for _ in encoder_outs])
         chain = self.chains[key]
         for static, its in zip(chain.encoded, encoder_outs, strict=True):
-            x, mask = static["encoder_out"][0], static["encoder_padding_mask"][0]
+            x, mask = static["encoder_out"][0].zero_(), static["encoder_padding_mask"][0].zero_()
             x[: self.length, :rows] = its["encoder_out"][0]
-            mask.zero_()  # no row sees nothing
-            mask[:rows] = True
+            mask[:rows] = True  # of the other rows False: each sees something
             mask[:rows, : self.length] = its["encoder_padding_mask"][0]
         return chain
 

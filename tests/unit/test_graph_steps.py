@@ -16,6 +16,7 @@ from benchmarks import gpu_counting
 from benchmarks.fake_cuda import fake_cuda, move
 from benchmarks.sides import build_criterion
 from fairseq_diverse.host import graphs
+from fairseq_diverse.host.graphs_decoding import REFUSED
 from fairseq_diverse.support.errors import UserError
 from tests.cases import CASES, batch, build_model, terms
 
@@ -153,6 +154,8 @@ def test_steps_that_cannot_be_captured_run_eagerly_and_say_why(caplog):
     ]
     with fake_cuda():
         move(model, torch.float16)
+        scalar = Namespace(quant_noise_scalar=0.1, encoder_layerdrop=0.1)
+        assert graphs.refused(model, scalar, REFUSED) == "--quant-noise-scalar: weights are drawn in Python"
         for settings, said in (
             (args, "--criterion masked_lm may wait"),
             (Namespace(criterion="cross_entropy", decoder_layerdrop=0.1), "--decoder-layerdrop: layers are drawn"),
@@ -176,6 +179,15 @@ def test_a_step_that_waits_is_one_line():
             FairseqTask.train_step(
                 None, sample_of(1, ((4, 3), (3, 5))), model, criterion, Optimizer(model, None), update
             )
+
+
+def test_a_step_that_runs_out_of_memory_is_left_to_fairseq():
+    class Small(Again):
+        def capture(self, run):
+            raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.capture(Small(None), None, "")
 
 
 @pytest.mark.parametrize("other", [{"compile_layers": True}, {"ddp_backend": "fully_sharded"}])
