@@ -1,13 +1,14 @@
 """--graph-steps in translation: replayed steps find the hypotheses of eager ones, and wait for nothing.
 
-Without a GPU, CUDA graphs are replaced by functions that run again on the captured tensors.
+Without a GPU, CUDA graphs are replaced by tapes of torch's operators with the tensors on which they ran.
 """
 
 import pytest
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.sequence_generator import SequenceGenerator
-from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from benchmarks import gpu_counting
 from benchmarks.fake_cuda import fake_cuda, move
@@ -15,11 +16,38 @@ from fairseq_diverse.host import graphs, graphs_decoding
 from fairseq_diverse.host.graphs_decoding import CapturedDecoding
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, CASES, batch, build_model
-from tests.unit.test_graph_steps import Again
 
 BATCHES = ((4, 3), (9, 17, 1), (5, 5, 4), (2,), (17, 9), (4, 3))  # lengths of sentences, of two shapes in turn
 T5 = [("t5", {"arch": "diverse_t5"}), ("t5-evolving", {"arch": "wang2021_evolving_t5"})]
 DECODING = [case for case in CASES if case[0].rpartition("-")[2] != "encoder"]
+
+
+class Tape(TorchDispatchMode):
+    """In place of CUDA graphs: replaying runs the same operators on the same tensors."""
+
+    captured = 0
+
+    def eagerly(self, run):
+        return run()
+
+    def capture(self, run):
+        self.captured += 1
+        self.ran = ran = []
+        with self:
+            made = run()
+
+        def replay():
+            for operator, args, named, before in ran:
+                for old, new in zip(tree_leaves(before), tree_leaves(operator(*args, **named)), strict=True):
+                    if isinstance(old, torch.Tensor) and old is not new and old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+
+        return replay, made
+
+    def __torch_dispatch__(self, operator, types, args=(), named=None):
+        made = operator(*args, **(named or {}))
+        self.ran.append((operator, args, named or {}, made))
+        return made
 
 
 def hypotheses(models, captured=None, prefix=(), **search):
@@ -37,14 +65,14 @@ def hypotheses(models, captured=None, prefix=(), **search):
 
 
 def assert_the_same(models, **search):
-    expected, again = hypotheses(models, **search), Again(nn.Module())
-    made = hypotheses(models, again, **search)
+    expected, tape = hypotheses(models, **search), Tape()
+    made = hypotheses(models, tape, **search)
     assert len({len(x["tokens"]) for x in made}) > 3  # sentences end at several steps
     for one, other in zip(made, expected, strict=True):
         assert one["tokens"].equal(other["tokens"])
         torch.testing.assert_close(one["positional_scores"], other["positional_scores"], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(one["attention"], other["attention"], rtol=1e-5, atol=1e-5)
-    assert again.captured > 12  # steps of both shapes, until all sentences are finished
+    assert tape.captured > 12  # steps of both shapes, until all sentences are finished
 
 
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), ALL_ON, *T5, *DECODING])
@@ -76,13 +104,13 @@ def test_the_flag_of_training_is_used_in_translation_on_a_gpu(captured, caplog):
 
 
 def test_a_step_that_waits_is_one_line():
-    class Waiting(Again):
+    class Waiting(Tape):
         def capture(self, run):
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     model = build_model().eval()
     with pytest.raises(UserError, match=r"cannot be captured \(CUDA error.*capturing\); add --model-overrides"):
-        hypotheses([model], Waiting(nn.Module()))
+        hypotheses([model], Waiting())
 
 
 def test_only_questions_for_padding_are_answered():
@@ -96,7 +124,7 @@ def test_positions_are_not_made_again_in_a_captured_step(monkeypatch):
     """A question about a tensor of the host has its own answer."""
     model = build_model().double().eval()
     monkeypatch.setattr(SinusoidalPositionalEmbedding, "get_embedding", None)
-    assert hypotheses([model], Again(nn.Module()))
+    assert hypotheses([model], Tape())
 
 
 def test_another_memory_and_another_shape(monkeypatch):
@@ -104,7 +132,7 @@ def test_another_memory_and_another_shape(monkeypatch):
     monkeypatch.setattr(graphs_decoding, "CHAINS", 2)
     model = build_model(seed=3).double().eval()
     usual, captured = (SequenceGenerator([model], model.decoder.dictionary) for _ in range(2))
-    captured.model = decoding = CapturedDecoding([model], Again(nn.Module()))
+    captured.model = decoding = CapturedDecoding([model], Tape())
     for dtype in (torch.float64, torch.float32):
         model.to(dtype)
         for length in (3, 17, 33) * 2:
@@ -119,7 +147,7 @@ def test_ensembles_and_prefixes():
     assert_the_same(models, prefix=[7, 7])
 
 
-class Once(Again):
+class Once(Tape):
     """Capturing runs the function, replaying does nothing: fake tensors have no values."""
 
     def capture(self, run):
@@ -137,7 +165,7 @@ def test_a_step_does_not_wait_for_the_gpu(name, flags, monkeypatch):
         words, order, tokens, lengths = map(
             gpu_counting._fake, (words, order, inputs["src_tokens"], inputs["src_lengths"])
         )
-        decoding = CapturedDecoding([model], Once(nn.Module()))
+        decoding = CapturedDecoding([model], Once())
         with graphs.Padded():
             encoded = decoding.forward_encoder({"src_tokens": tokens, "src_lengths": lengths})
         encoded = decoding.reorder_encoder_out(encoded, order)
