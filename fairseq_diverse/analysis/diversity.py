@@ -17,8 +17,7 @@ def off_diagonal_cosine(heads: Tensor) -> Tensor:
         heads: (N, H, D) head outputs at N positions, H >= 2. The cosine of a zero vector with any other is 0.
 
     Returns:
-        Scalar in [-1 / (H - 1), 1], 0 for orthogonal heads.
-    """
+        Scalar in [-1 / (H - 1), 1], 0 for orthogonal heads."""
     norms = heads.norm(dim=-1, keepdim=True)
     unit = torch.where(norms > 1e-8, heads / norms, 0)
     count = heads.size(1)
@@ -36,8 +35,7 @@ def constant_share(mean: Tensor, second: Tensor) -> Tensor:
         second: (C, C) mean over positions of their outer product.
 
     Returns:
-        Scalar in [0, 1]: 1 where every head gives the same at every position; 0 where all heads are 0.
-    """
+        Scalar in [0, 1]: 1 where every head gives the same at every position; 0 where all heads are 0."""
     energy = second.trace()
     return mean.square().sum() / energy if energy > 0 else energy
 
@@ -52,8 +50,7 @@ def effective_rank(mean: Tensor, second: Tensor) -> Tensor:
     ``constant_share``.
 
     Returns:
-        Scalar in [1, C]: C where the heads vary alike in all directions; 0 where they do not vary.
-    """
+        Scalar in [1, C]: C where the heads vary alike in all directions; 0 where they do not vary."""
     eigenvalues = torch.linalg.eigvalsh(second - torch.outer(mean, mean))
     values = eigenvalues.where(eigenvalues > 1e-14 * second.trace(), 0).sqrt()
     return torch.special.entr(values / values.sum()).sum().exp() if values.any() else values.sum()

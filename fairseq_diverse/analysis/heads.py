@@ -55,7 +55,8 @@ def inspect_heads(
     - previous, next (``neighbour_hits``) and rarest (``rare_hits``) of the model's maps, with its mechanisms. For
       interacting heads, which have no map each: of the weights without mechanisms.
 
-    For each attention: ``HeadDiversity`` of the head outputs before they are combined.
+    For each attention: ``HeadDiversity`` of the head outputs before they are combined. Raises ``UserError``: there are
+    no samples.
 
     Args:
         model: the model; it is set to evaluation mode.
@@ -65,9 +66,6 @@ def inspect_heads(
         graphs: dependencies by sentence id, as in ``SyntaxDataset``. If None, or if no sentence has a usable tree, the
             two syntactic statistics are left out.
         frequent: how many of the most frequent words count as not rare; if there are no others, ``rarest`` is left out.
-
-    Raises:
-        UserError: there are no samples.
     """
     model.eval()
     counts = torch.tensor(dictionary.count)

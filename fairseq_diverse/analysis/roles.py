@@ -21,8 +21,7 @@ def neighbour_hits(weights: Tensor, valid: Tensor, offset: int) -> tuple[Tensor,
         offset: -1 for the token before, 1 for the next.
 
     Returns:
-        (H,) hits, and the number of queries.
-    """
+        (H,) hits, and the number of queries."""
     at = torch.arange(valid.size(1), device=valid.device) + offset
     inside = (at >= 0) & (at < len(at))
     asked = valid & inside & valid[:, at.clamp(0, len(at) - 1)]  # (B, T)
@@ -46,8 +45,7 @@ def rare_hits(weights: Tensor, valid: Tensor, counts: Tensor, words: Tensor, lim
         limit: a word with a lower count is rare.
 
     Returns:
-        (H,) hits, and the number of queries in these sentences.
-    """
+        (H,) hits, and the number of queries in these sentences."""
     of_words = counts.masked_fill(~words, torch.iinfo(counts.dtype).max)
     least = of_words.amin(-1, keepdim=True)  # (B, 1)
     asked = valid & (least < limit)
@@ -62,8 +60,7 @@ def roles(figures: dict[str, Tensor]) -> list[list[str]]:
     Positional: for at least 90% of the queries the largest weight is on the previous token, or for as many on the next.
     Syntactic: in most sentences its attention to dependencies exceeds the gate. Rare words: for most queries the
     largest weight is on the sentence's rarest word. Source: Zhang et al. (2021), section 3.0.2. The figures, (layers,
-    H) each, are those of ``inspect_heads``; ``rarest`` and ``redundant`` may be missing.
-    """
+    H) each, are those of ``inspect_heads``; ``rarest`` and ``redundant`` may be missing."""
     known = {"positional": torch.maximum(figures["previous"], figures["next"]) >= POSITIONAL}
     if "redundant" in figures:
         known["syntactic"] = figures["redundant"] < 1 - MAJORITY

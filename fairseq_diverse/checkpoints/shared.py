@@ -1,8 +1,7 @@
 """A model as a folder to share: weights in safetensors, settings in JSON, and the files that its task reads.
 
 Nothing in such a folder is code that loading runs: ``model.safetensors`` holds numbers, ``config.json`` text. Its
-``files`` are the SHA-256 of every file but itself and ``README.md``, which may be edited.
-"""
+``files`` are the SHA-256 of every file but itself and ``README.md``, which may be edited."""
 
 import hashlib
 import json

@@ -53,11 +53,8 @@ class ClassificationDataset(FairseqDataset):
 
 
 class WordsDataset(ClassificationDataset):
-    """One sequence of subwords an example; ``starts`` are the places of the first subword of each word.
-
-    Args:
-        texts: subwords and ``starts`` of each example; the others as of ``ClassificationDataset``.
-    """
+    """One sequence of subwords an example; ``starts`` are the places of the first subword of each word. ``texts``:
+    subwords and ``starts`` of each example; the others as of ``ClassificationDataset``."""
 
     def __init__(self, texts: Sequence[tuple[Tensor, Tensor]], labels: Sequence[int], pad: int, shuffle: bool) -> None:
         super().__init__([[tokens] for tokens, _ in texts], labels, pad, shuffle)

@@ -34,8 +34,7 @@ def sentence_lengths(data: str, source: str | None = None, target: str | None = 
 
     Args:
         data: one or several directories, joined by colons, as in fairseq.
-        source, target: languages, in either direction of the files; by default inferred from the files.
-    """
+        source, target: languages, in either direction of the files; by default inferred from the files."""
     sizes: dict[str, list[np.ndarray]] = {"source": [], "target": []}
     for side, path in _shards(data, source, target):
         dataset = indexed_dataset.make_dataset(path, indexed_dataset.infer_dataset_impl(path), fix_lua_indexing=True)

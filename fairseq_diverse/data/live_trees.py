@@ -21,8 +21,7 @@ class LiveTrees:
     Args:
         parsers: by kind: parser, model, language, and the flag or file that gave the model.
         files: by kind: files with trees, read sentence by sentence; preferred to parsers.
-        subwords: segmentation, see ``words_of``.
-    """
+        subwords: segmentation, see ``words_of``."""
 
     def __init__(
         self, needed: Sequence[str], parsers: dict[str, dict[str, str]], files: dict[str, Path], subwords: str

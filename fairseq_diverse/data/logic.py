@@ -1,8 +1,7 @@
 """Formulae over six variables, the relation of two, and pairs of them in the files of Bowman et al. (2015).
 
 A formula is a variable, ``( not X )`` or ``( X ( and Y ) )`` with ``and`` or ``or``. Its truth table is an integer of
-64 bits, one per assignment of the variables.
-"""
+64 bits, one per assignment of the variables."""
 
 import json
 import random
@@ -81,8 +80,7 @@ def random_formula(count: int, variables: Sequence[str], rng: random.Random) -> 
     """The symbols of a random formula with ``count`` operators.
 
     ``not``, ``and`` and ``or`` are equally likely, and so is every split of the remaining operators between the two
-    sides of ``and`` and ``or``.
-    """
+    sides of ``and`` and ``or``."""
     if count == 0:
         return [rng.choice(variables)]
     operator = rng.choice(OPERATORS)
@@ -111,8 +109,7 @@ def write_corpus(
     Args:
         pairs: number for each N; fewer if there are not enough.
         balance: equal numbers of each relation, if there are enough; otherwise the natural distribution.
-        done: called after each N.
-    """
+        done: called after each N."""
     mix = {}
     lengths = range(MOST_OPERATORS + 1)
     refuse_foreign(out, [f"{name}{count}" for name in ("train", "test") for count in lengths], RECORD)

@@ -2,8 +2,7 @@
 
 ``<split>.<src>-<tgt>.<src>.syntax.{bin,idx}`` is a memory-mapped data set of fairseq whose sequences are rows of
 ``ROW``; ``.syntax.json`` says which kinds of trees it has and which source they belong to. This file is removed before
-the other two are replaced and is written last, so an interrupted run never leaves a wrong description.
-"""
+the other two are replaced and is written last, so an interrupted run never leaves a wrong description."""
 
 import hashlib
 import json
@@ -72,7 +71,8 @@ def binarize(
     subwords: str,
     parsers: dict[str, dict[str, Any]] | None = None,
 ) -> Counts:
-    """Write the trees of a split next to its binarized source.
+    """Write the trees of a split next to its binarized source. Raises ``ValueError``: the trees do not match the text,
+    or the text does not match the data (names file and line); or another process is writing the trees.
 
     Args:
         prefix: path of the binarized source without its ending, such as ``DATA/train.en-de.en``.
@@ -80,12 +80,7 @@ def binarize(
         dependency, constituency: CoNLL-U and PTB files, one sentence per line of the text; None = no trees of that
             kind.
         subwords: subword-nmt, sentencepiece or none, see ``words_of``.
-        parsers: kind -> description of the parser that made the trees: ``parser`` (its name) and further entries.
-
-    Raises:
-        ValueError: the trees do not match the text, or the text does not match the data (names file and line); or
-            another process is writing the trees.
-    """
+        parsers: kind -> description of the parser that made the trees: ``parser`` (its name) and further entries."""
     kinds = [kind for kind, path in (("dependency", dependency), ("constituency", constituency)) if path]
     unparsed: dict[str, list[int]] = {kind: [] for kind in kinds}
     sizes = _sizes(prefix)
@@ -176,8 +171,7 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
 def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
     """The lengths of the sequences of a memory-mapped data set; for a source, the subwords of each sentence with </s>.
     Raises ``UserError``: a file is missing, damaged, in another format, or has not numbers of that ``dtype``, if it is
-    given.
-    """
+    given."""
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     magic = MMapIndexedDataset.Index._HDR_MAGIC
     if not (index.exists() and data.exists()) or (content := index.read_bytes())[: len(magic)] != magic:
@@ -220,11 +214,7 @@ def _description(prefix: Path | str) -> dict[str, Any]:
 
 
 def available_trees(prefix: Path) -> list[str]:
-    """The kinds of trees available for a binarized source.
-
-    Raises:
-        UserError: their description is damaged.
-    """
+    """The kinds of trees available for a binarized source. Raises ``UserError``: their description is damaged."""
     return _description(prefix)["kinds"]
 
 
@@ -243,15 +233,12 @@ class PairsWithTrees(BaseWrapperDataset):
 
 
 class SyntaxDataset(torch.utils.data.Dataset):
-    """The trees of a split, projected to subwords.
+    """The trees of a split, projected to subwords. Raises ``UserError``: the trees are missing, damaged, of another
+    source, or not of the needed kinds.
 
     Args:
         prefix: path of the binarized source without its ending, such as ``DATA/train.en-de.en``.
-        needed: the kinds of trees that the model needs. If a sentence lacks one, all its tokens are related.
-
-    Raises:
-        UserError: the trees are missing, damaged, of another source, or not of the needed kinds.
-    """
+        needed: the kinds of trees that the model needs. If a sentence lacks one, all its tokens are related."""
 
     def __init__(self, prefix: str, needed: Sequence[str]) -> None:
         self.prefix, self.needed = prefix, tuple(needed)

@@ -19,8 +19,7 @@ def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, **flags: Any)
     process that resumes in epoch 3 would have others, with some pairs twice and others not at all in that epoch.
     Uninterrupted training does not change, nor do batches that are made again for every epoch.
 
-    fairseq-generate gets its part of ``--num-shards``.
-    """
+    fairseq-generate gets its part of ``--num-shards``."""
     flags = inspect.signature(make).bind(self, dataset, *args, **flags).arguments  # some tasks give all by place
     epoch = flags.get("epoch", 1)
     if shard := SHARD.get():

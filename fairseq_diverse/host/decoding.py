@@ -14,8 +14,7 @@ def block_repeated(_: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, 
         lprobs: (B * beam, words).
 
     Returns:
-        ``lprobs`` with -inf at blocked words.
-    """
+        ``lprobs`` with -inf at blocked words."""
     size = self.no_repeat_ngram_size
     if step < size:
         return lprobs

@@ -1,8 +1,7 @@
 """A checkpoint has a digest of its dictionaries, and is not used with others of the same size.
 
 A data set that is prepared again, of slightly other text, has other numbers for its words, and often dictionaries of
-the same size, since fairseq pads them to a multiple of 8: the model would load, and translate nonsense.
-"""
+the same size, since fairseq pads them to a multiple of 8: the model would load, and translate nonsense."""
 
 import hashlib
 from collections.abc import Iterable
@@ -51,11 +50,8 @@ def task_state(state_dict: Any, self: Any) -> dict[str, Any]:
 
 
 def load_task_state(load: Any, self: Any, state_dict: dict[str, Any]) -> None:
-    """As ``FairseqTask.load_state_dict``; a state without digests is not compared.
-
-    Raises:
-        OtherDictionaries: the digests differ.
-    """
+    """As ``FairseqTask.load_state_dict``; a state without digests is not compared. Raises ``OtherDictionaries``: the
+    digests differ."""
     trained = dictionary_digests({"task_state": state_dict})
     if (other := other_dictionaries(digests_of(self), trained)) and other_dictionaries(_merged(self), trained):
         raise OtherDictionaries(other)

@@ -53,15 +53,12 @@ def after_reading(change: Callable[[State], None]) -> Iterator[None]:
 def load_to_cpu(
     _: Any, path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False
 ) -> State:
-    """As fairseq's function, but ``load_checkpoint`` reads the file: checked, and with errors that name it.
+    """As fairseq's function, but ``load_checkpoint`` reads the file: checked, and with errors that name it. Raises
+    ``UserError``: as ``load_checkpoint``, or a replaced setting is not safe.
 
     Args:
         arg_overrides: settings that replace those of the checkpoint, as of ``--model-overrides``.
-        load_on_all_ranks: ignored: the file is local.
-
-    Raises:
-        UserError: as ``load_checkpoint``, or a replaced setting is not safe.
-    """
+        load_on_all_ranks: ignored: the file is local."""
     state = upgraded(path, load_checkpoint(path), arg_overrides or {})
     if change := _after_reading.get():
         change(state)
@@ -91,10 +88,8 @@ def upgraded(path: str, state: State, overrides: dict[str, Any]) -> State:
 def load_ensemble(
     load: Any, filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **flags: Any
 ) -> Any:
-    """As fairseq's ``load_model_ensemble_and_task``; errors name the file, and no other files are read.
-
-    Raises:
-        UserError: a checkpoint cannot be read, lacks parameters, does not fit the data, or is of the other direction.
+    """As fairseq's ``load_model_ensemble_and_task``; errors name the file, and no other files are read. Raises
+    ``UserError``: a checkpoint cannot be read, lacks parameters, does not fit the data, or is of the other direction.
     """
     if not all(filenames):
         raise UserError("the path of the checkpoint is empty; give a file")
@@ -159,8 +154,7 @@ def load_problem(names: str, data: str, error: Exception) -> str:
 def _raised_in(error: Exception, functions: tuple[str, ...]) -> bool:
     """Whether one of fairseq's functions of this name itself, not what it calls, raised an error.
 
-    They find no class for a name of a checkpoint, with an error of any kind: some fail in writing their own message.
-    """
+    They find no class for a name of a checkpoint, with an error of any kind: some fail in writing their own message."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_code.co_name in functions and frame.f_globals["__name__"] in ("fairseq.tasks", "fairseq.models")
 
@@ -186,12 +180,9 @@ def _check_json(flag: str, value: str) -> None:
 
 
 def parse_args(parse: Any, parser: ArgumentParser, input_args: Any = None, *args: Any, **flags: Any) -> Any:
-    """As fairseq's ``parse_args_and_arch``.
-
-    Raises:
-        UserError: a flag that fairseq evaluates is not a literal or not JSON, the program ignores a flag, one of a
-            mechanism is given to an architecture of fairseq, or there is no task or architecture.
-    """
+    """As fairseq's ``parse_args_and_arch``. Raises ``UserError``: a flag that fairseq evaluates is not a literal or not
+    JSON, the program ignores a flag, one of a mechanism is given to an architecture of fairseq, or there is no task or
+    architecture."""
     try:
         with flags_of_mechanisms(parser, input_args):
             parsed = parse(parser, input_args, *args, **flags)

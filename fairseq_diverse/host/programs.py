@@ -14,15 +14,12 @@ Registry = Mapping[str, Any]  # name -> class
 
 
 def parser(program: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser of fairseq-train or fairseq-generate, with the flags of the components that ``words`` choose.
+    """The parser of fairseq-train or fairseq-generate, with the flags of the components that ``words`` choose. Raises
+    ``SystemExit``: the words miss a required flag, or choose a component that does not exist.
 
     Args:
         program: "train" or "generate".
-        words: a command line; if empty, only the flags of every training or generation are known.
-
-    Raises:
-        SystemExit: the words miss a required flag, or choose a component that does not exist.
-    """
+        words: a command line; if empty, only the flags of every training or generation are known."""
     from fairseq import options
 
     made = options.get_training_parser() if program == "train" else options.get_generation_parser()
@@ -95,10 +92,7 @@ def generation_settings(**settings: Any) -> Any:
 
 def check_user_dir(folder: str, given: str = "--user-dir") -> None:
     """Raise ``ValueError`` where a user's folder does not exist or has the name of a module; imports nothing.
-
-    Args:
-        given: where the folder is named, for messages.
-    """
+    ``given``: where the folder is named, for messages."""
     if not Path(folder, "__init__.py").is_file():
         raise ValueError(f"{given} {folder}: no such folder, or one without an __init__.py")
     if (name := Path(folder).absolute().name) in sys.stdlib_module_names:
@@ -106,11 +100,8 @@ def check_user_dir(folder: str, given: str = "--user-dir") -> None:
 
 
 def import_user_dir(folder: str, given: str = "--user-dir") -> None:
-    """Import a user's folder as ``fairseq-train --user-dir`` does.
-
-    Raises:
-        ValueError: as `check_user_dir`, or the folder cannot be imported.
-    """
+    """Import a user's folder as ``fairseq-train --user-dir`` does. Raises ``ValueError``: as `check_user_dir`, or the
+    folder cannot be imported."""
     where = f"{given} {folder}"
     check_user_dir(folder, given)
     from fairseq import utils

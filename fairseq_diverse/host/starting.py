@@ -1,7 +1,6 @@
 """Import fairseq without the libraries that it imports for other tasks: seconds of a process's start.
 
-``python -m fairseq_diverse.host.starting fairseq_cli.train ...`` does what ``python -m fairseq_cli.train ...`` does.
-"""
+``python -m fairseq_diverse.host.starting fairseq_cli.train ...`` does what ``python -m fairseq_cli.train ...`` does."""
 
 import gc
 import importlib
@@ -78,8 +77,7 @@ def _with_less(execute: Callable[[ModuleType], None], then: Callable[[], None]) 
 def import_less(then: Callable[[], None] = lambda: None) -> None:
     """Let fairseq, if it is not imported yet, be imported without the modules in ``LATER``, and call ``then``.
 
-    Until then garbage is rarely collected, which takes a sixth of a start.
-    """
+    Until then garbage is rarely collected, which takes a sixth of a start."""
     if "fairseq" in sys.modules:
         return
     usual = gc.get_threshold()
@@ -96,8 +94,7 @@ def import_less(then: Callable[[], None] = lambda: None) -> None:
 def plain_optimizers() -> None:
     """Let torch's optimizers start without its compiler, whose import takes seconds; idempotent.
 
-    Torch imports it to mark these methods as not to be traced, and nothing here compiles an optimizer.
-    """
+    Torch imports it to mark these methods as not to be traced, and nothing here compiles an optimizer."""
     from torch.optim import Optimizer
 
     for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):

@@ -14,8 +14,7 @@ class Texts:
     """What metrics read: raw text, one sentence an item, and the settings that only some need.
 
     ``model``: of COMET or MetricX; ``others``: further references; ``lowercase``: all sides are lower-cased;
-    ``composed``: `composed` changed some.
-    """
+    ``composed``: `composed` changed some."""
 
     hypotheses: Sequence[str]
     references: Sequence[str]

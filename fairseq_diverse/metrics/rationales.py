@@ -13,8 +13,7 @@ RIDGE = 1.0
 def lime_samples(words: int, samples: int, seed: int) -> np.ndarray:
     """(samples, W) of 1 for words that are kept, 0 for those that are removed; the first row keeps all.
 
-    Each further row removes k random words, k uniform from 1 to W, as `lime` for texts does.
-    """
+    Each further row removes k random words, k uniform from 1 to W, as `lime` for texts does."""
     draws = np.random.default_rng(seed)
     kept = np.ones((samples, words))
     for row, count in zip(kept[1:], draws.integers(1, words + 1, samples - 1), strict=True):
@@ -32,8 +31,7 @@ def lime_weights(kept: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
 
     Args:
         kept: (N, W) z, of which the first row is the whole text.
-        probabilities: (N,) p of the class that is predicted for the whole text.
-    """
+        probabilities: (N,) p of the class that is predicted for the whole text."""
     from sklearn.linear_model import Ridge
 
     distances = 100 * (1 - np.sqrt(kept.mean(1)))  # the cosine of n ones of W to W ones is sqrt(n / W)

@@ -43,8 +43,7 @@ class Difference:
             ``baseline_ratio``: the baseline's divided by that of all systems. Each is None where the latter is 0.
         welch_p: of Welch's t-test of the two alone, whose variances may differ; None where nothing varies.
         untested: why nothing is tested; empty where it is.
-        holm_p: ``test.single_p`` after Holm's correction over ``holm_of`` tests (`with_holm`).
-    """
+        holm_p: ``test.single_p`` after Holm's correction over ``holm_of`` tests (`with_holm`)."""
 
     delta: float
     test: SeedTest | None = None
@@ -94,8 +93,7 @@ class Difference:
 def compared(first: Collection[int], other: Collection[int]) -> tuple[list[int], list[int]]:
     """The seeds of a baseline and a system whose difference is shown: all of them, as seeds are not paired. Where one
     side has one seed, so that nothing can be tested over seeds, the seed that both have, if there is one: a seed
-    decides on initial values and the order of batches, which change a score as much as a mechanism.
-    """
+    decides on initial values and the order of batches, which change a score as much as a mechanism."""
     shared = [seed for seed in first if seed in other]
     return (shared, shared) if min(len(first), len(other)) <= 1 and shared else (list(first), list(other))
 

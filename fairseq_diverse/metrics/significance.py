@@ -16,8 +16,7 @@ def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, 
     """Mean difference, system - baseline, of values for the same sentences (NLL, say), its standard error, and p.
 
     p is that of the two-sided paired t-test. Raises ``ValueError``: the arrays are not two equally long rows of at
-    least two finite numbers.
-    """
+    least two finite numbers."""
     from scipy.stats import ttest_rel
 
     baseline, system = np.asarray(baseline, dtype=np.float64), np.asarray(system, dtype=np.float64)
@@ -51,8 +50,7 @@ def bleu_scores(sums: np.ndarray) -> np.ndarray:
         min(1, exp(1 - reference length / length)) * exp(mean_n log p_n),    p_n = matches_n / n-grams_n
 
     Source: Papineni et al. (2002). As in sacreBLEU (smoothing ``exp``), the k-th order without a match counts 2^-k
-    matches, and no match at all, or an order without n-grams, gives 0.
-    """
+    matches, and no match at all, or an order without n-grams, gives 0."""
     length, reference_length, matches, counts = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:]
     misses = matches == 0
     smoothed = np.where(misses, 0.5 ** np.cumsum(misses, axis=1), matches)
@@ -88,8 +86,7 @@ def randomization_p_value(
 
     Args:
         baseline, system: (sentences, n) counts of the same sentences.
-        combine: computes a score from the sums of the counts.
-    """
+        combine: computes a score from the sums of the counts."""
     swaps = np.random.default_rng(seed).integers(2, size=(trials, len(system)), dtype=bool)
     moved = np.array([(baseline - system)[swap].sum(0) for swap in swaps])
     totals = baseline.sum(0), system.sum(0)
@@ -105,8 +102,7 @@ def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Combine
 
     Source: Collins et al. (2005), section 4.3. Sentences that leave the score as it is (1e-9) count on neither side.
     Arguments as of ``randomization_p_value``; p is that of the binomial test with probability 1/2, 1 if no sentence
-    counts.
-    """
+    counts."""
     from scipy.stats import binomtest
 
     total = baseline.sum(0)
@@ -119,11 +115,7 @@ def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple
     """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test.
 
     The test is over seeds on one fixed test set; p is None if no score varies. For several systems with one baseline,
-    use `dunnett`.
-
-    Raises:
-        ValueError: a side has fewer than two seeds.
-    """
+    use `dunnett`. Raises ``ValueError``: a side has fewer than two seeds."""
     from scipy.stats import ttest_ind
 
     if min(len(baseline), len(system)) < 2:
@@ -148,8 +140,7 @@ def p_value(baseline: np.ndarray, system: np.ndarray, delta: float) -> float:
         p = (1 + #{b : |d_b - mean(d)| >= |delta|}) / (resamples + 1),    d_b the difference in resample b
 
     Source: Koehn (2004) for the paired resamples, Riezler and Maxwell (2005) for the shift by their mean. Unlike
-    ``sacrebleu --paired-bs``, which shifts |d_b|, it is two-sided throughout, and equal systems have p = 1.
-    """
+    ``sacrebleu --paired-bs``, which shifts |d_b|, it is two-sided throughout, and equal systems have p = 1."""
     differences = system - baseline
     as_large = np.abs(differences - differences.mean()) >= abs(delta) - 1e-9  # equal systems: 0 >= 0
     return (1 + int(as_large.sum())) / (len(differences) + 1)

@@ -1,8 +1,7 @@
 """Metrics of tokenized text: multi-bleu, WER, TER as Li and Luo (2022) took it, ROUGE-L, CIDEr.
 
 Their arguments are tokenized lines, tokens joined by spaces (`tokenize`); they compare tokens as they are, with case.
-All raise a ``ValueError`` where the package that computes them is not installed.
-"""
+All raise a ``ValueError`` where the package that computes them is not installed."""
 
 import locale
 import re
@@ -46,8 +45,7 @@ def check_language(language: str) -> None:
     """Raise ``ValueError`` for a code whose language no one knows: metrics would take it for one without rules.
 
     Known are the codes of the system's locales, of Moses' rules and of sacreBLEU's tokenizers, with or without a region
-    or script: ``pt-BR``, ``zh_Hant``.
-    """
+    or script: ``pt-BR``, ``zh_Hant``."""
     code, *_ = parts = re.split("[-_]", language)
     locales = {name.split("_")[0] for name in locale.locale_alias.values() if "_" in name}
     known = {*locales, *TOKENIZERS, *_moses_languages().values()}
@@ -91,8 +89,7 @@ def ter_of_li2022(hypotheses: Lines, references: Lines) -> Result:
     """What Li and Luo (2022) call WER: TER (pyter's), edits with shifts by words of the references, times 100.
 
     Of the tokens, with case, by sacreBLEU; the paper's package pyter sometimes misses the shortest way to the
-    reference. In which unit the paper gives it (2.25 to 58.10) is not known.
-    """
+    reference. In which unit the paper gives it (2.25 to 58.10) is not known."""
     from sacrebleu.metrics import TER
 
     return result_by(TER(case_sensitive=True), hypotheses, references)
@@ -103,8 +100,7 @@ def rouge_l(hypotheses: Lines, references: Lines) -> Result:
 
         F = (1 + b^2) P R / (R + b^2 P),   P = LCS / |hypothesis|,  R = LCS / |reference|,  b = 1.2
 
-    Source: Lin (2004); LCS is the length of the longest common subsequence of the tokens.
-    """
+    Source: Lin (2004); LCS is the length of the longest common subsequence of the tokens."""
     scorer = _package("pycocoevalcap.rouge.rouge", "pycocoevalcap").Rouge()
     scores = [scorer.calc_score([h], [r]) for h, r in zip(hypotheses, references, strict=True)]
     return mean_of(100 * np.array(scores), f"pycocoevalcap {version('pycocoevalcap')}|beta:1.2")
@@ -115,8 +111,7 @@ def cider(hypotheses: Lines, references: Lines) -> Result:
 
     Source: Vedantam et al. (2015): clipped cosine of tf-idf vectors of 1- to 4-grams, with a penalty for unequal
     lengths; document frequencies are those of the references given. The tests of significance keep them. Raises
-    ``ValueError``: no reference has a word.
-    """
+    ``ValueError``: no reference has a word."""
     scorer = _package("pycocoevalcap.cider.cider", "pycocoevalcap").Cider()
     if not any(references):
         raise ValueError("no reference has a word")

@@ -14,8 +14,7 @@ the longest common substring, 2 LCS / (|e| + |f|) in characters; YiSi-1 the cosi
 
 n, a and the weights are those of the authors' C++ program (https://github.com/chikiulo/yisi); docs/metrics.md says
 which of the scores that it publishes are those of this one. It counts bytes where this counts characters. Which layer
-and n the paper took for contextual embeddings is not known here.
-"""
+and n the paper took for contextual embeddings is not known here."""
 
 import math
 import os
@@ -67,8 +66,7 @@ def yisi_1(hypotheses: Lines, references: Lines, model: Path | None, layer: int 
     Args:
         model: folder with the model and its tokenizer; nothing is downloaded. None for the one of ``MODEL``.
         layer: whose output is taken; 0 is the embeddings before the first layer, -1 the last layer's. Another one, no
-            model or no transformers is a ``ValueError``.
-    """
+            model or no transformers is a ``ValueError``."""
     import torch
 
     if model is None and not os.environ.get(MODEL):

@@ -46,8 +46,7 @@ class BertLayers(DiverseEncoder):
         x = Dropout(LayerNorm(word + segment + position))
 
     Source: Devlin et al. (2019), section 3, and Fig. 2. The sentences of a pair are told apart by [SEP], the
-    dictionary's </s>; see ``segments``.
-    """
+    dictionary's </s>; see ``segments``."""
 
     embed_positions: nn.Module | None
 
@@ -80,8 +79,7 @@ class BertHead(nn.Module):
     """y = W Dropout(p) + b of the pooled state p = tanh(W_p h + b_p), h the state of [CLS].
 
     Source: Devlin et al. (2019), section 4.1, and the authors' code; fairseq's head of RoBERTa, whose parameters it
-    has, also drops out h.
-    """
+    has, also drops out h."""
 
     def __init__(self, head: RobertaClassificationHead) -> None:
         super().__init__()
@@ -103,8 +101,7 @@ class DiverseBertModel(DiverseRobertaModel):
     """BERT with mechanisms at any layer; its input is [CLS] x [SEP], or of a pair [CLS] x [SEP] y [SEP].
 
     Differences from ``DiverseRobertaModel``: embeddings of two segments, as many positions as the model reads, layer
-    norms with eps 1e-12, the pooler's input without dropout.
-    """
+    norms with eps 1e-12, the pooler's input without dropout."""
 
     encoder_class = DiverseBertEncoder
 

@@ -62,8 +62,7 @@ class Extras(NamedTuple):
         """The results by name, see ``DiverseTransformerModel.forward``.
 
         ``agreement`` is (K,), by term: the mean over the layers of each component that ran, then over components, by
-        the request's shares. If no layer was measured, every term is 0.
-        """
+        the request's shares. If no layer was measured, every term is 0."""
         means = {name: torch.stack(self.agreement[name]).mean(0) for name in COMPONENTS if name in self.agreement}
         agreement = torch.zeros(len(request.terms), device=like.device)
         if means:

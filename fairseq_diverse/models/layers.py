@@ -93,8 +93,7 @@ class DiverseLayer:
         cfg: fairseq's ``TransformerConfig``.
         plan: placement of the mechanisms.
         number: index of this layer, from 1 at the bottom.
-        more: as in fairseq's layer.
-    """
+        more: as in fairseq's layer."""
 
     compiles = False
     run: Callable[..., Any]
@@ -154,8 +153,7 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
     Args:
         cfg: fairseq's ``TransformerConfig``.
         component: encoder, decoder or cross.
-        layer: from 1 at the bottom.
-    """
+        layer: from 1 at the bottom."""
     side = cfg.encoder if component == "encoder" else cfg.decoder
     cross = component == "cross"
     return StagedAttention(
@@ -187,8 +185,7 @@ def attend(
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
     """The feed-forward network of a layer, likewise; with --gated-feed-forward W_2 (f(W_1 x) * V x), f the activation.
 
-    Source: Shazeer (2020), "GLU variants improve Transformer", Eq. 6.
-    """
+    Source: Shazeer (2020), "GLU variants improve Transformer", Eq. 6."""
     inner = layer.final_layer_norm(x) if layer.normalize_before else x
     inner = layer.fc1(inner)
     if layer.gated_feed_forward:

@@ -33,9 +33,8 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
 
     The parameters are the same; settings of this package, names of files that initialized parameters and the
     optimizer's state are left out. The settings are dictionaries, not ``argparse.Namespace``: plain fairseq loads the
-    file under torch's ``weights_only=True``. Raises ``UserError``: (a ValueError) not a checkpoint, not a
-    ``transformer`` for translation, or with something that fairseq's ``transformer`` does not have; says what.
-    """
+    file under torch's ``weights_only=True``. Raises ``UserError``, a ValueError: not a checkpoint, not a
+    ``transformer`` for translation, or with something that fairseq's ``transformer`` does not have; says what."""
     try:
         return _plain(path, upgraded(str(path), load_checkpoint(path), {}))
     except (MemoryError, UserError):

@@ -47,8 +47,7 @@ def export_shared(
         card: makes README.md from the folder, the checkpoint's state and config.json.
         data: prepared data that it was trained on; by default those that the checkpoint names.
         user_dir: folder of its mechanisms, whose Python files go to ``code/``.
-        version: of this package.
-    """
+        version: of this package."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"--out {out}: exists; name a new folder")
     state = load_checkpoint(checkpoint)
@@ -184,8 +183,7 @@ class SharedModel:
         model: in evaluation mode, called as in fairseq: of translation ``model(src_tokens, src_lengths,
             prev_output_tokens)``, of language models ``model(src_tokens)``.
         task: fairseq's, with the dictionaries.
-        config: ``config.json``.
-    """
+        config: ``config.json``."""
 
     folder: Path
     model: Any
@@ -193,27 +191,17 @@ class SharedModel:
     config: Mapping[str, Any]
 
     def translate(self, lines: Sequence[str], **settings: Any) -> list[str]:
-        """Translations of lines of raw text, in their order: those of ``fairseq-diverse translate``.
-
-        Args:
-            settings: ``beam`` (5), ``lenpen`` (1), ``batch_size`` (64), ``cpu`` and others of `Translator`.
-
-        Raises:
-            UserError: it is not a model of translation, or one of its parsers is missing.
-        """
+        """Translations of lines of raw text, in their order: those of ``fairseq-diverse translate``. Raises
+        ``UserError``: it is not a model of translation, or one of its parsers is missing. ``settings``: ``beam`` (5),
+        ``lenpen`` (1), ``batch_size`` (64), ``cpu`` and others of `Translator`."""
         require_translation(self.folder, self.task)
         translator = Translator([self.model], self.task, self.folder, **settings)
         return [hypotheses[0][1] for hypotheses in translator(lines)]
 
     def encode(self, line: str, side: str = "") -> Tensor:
         """The numbers (T,) of the subwords of a line of raw text in the model's dictionary, and of </s> at its end.
-
-        Args:
-            side: ``source`` or ``target``, of GLUE ``input0`` or ``input1``; by default the first that there is.
-
-        Raises:
-            ValueError: the model was trained on data without preprocess.json.
-        """
+        Raises ``ValueError``: the model was trained on data without preprocess.json. ``side``: ``source`` or
+        ``target``, of GLUE ``input0`` or ``input1``; by default the first that there is."""
         words = self.task.target_dictionary if side == "target" else self.task.source_dictionary
         steps = Preprocessing.load(self.folder)
         pieces = steps.encode(line, side or next(iter(steps.subwords)))

@@ -58,8 +58,7 @@ class LastNorm(nn.RMSNorm):
 def make_t5(layer: nn.Module) -> None:
     """RMSNorm in place of layer norm, no biases, and T5's initial values; mechanisms stay as they are.
 
-    Matrices start as N(0, 1 / input width), that of the queries as N(0, 1 / (input width Dk)).
-    """
+    Matrices start as N(0, 1 / input width), that of the queries as N(0, 1 / (input width Dk))."""
     for name, part in layer.named_children():
         if isinstance(part, nn.LayerNorm):
             setattr(layer, name, nn.RMSNorm(part.normalized_shape, EPSILON))
@@ -120,8 +119,7 @@ class DiverseT5Model(DiverseTransformerModel):
     not scaled; the decoder starts with padding, which it reads in place of fairseq's </s>. Version 1.0 has ReLU and the
     logits W h d^-1/2 with the embeddings W, version 1.1 a gated GELU and its own W without the factor.
 
-    Source: Raffel et al. (2020), section 2.1, and the authors' code; Shazeer (2020) for version 1.1.
-    """
+    Source: Raffel et al. (2020), section 2.1, and the authors' code; Shazeer (2020) for version 1.1."""
 
     @classmethod
     def add_args(cls, parser: Any) -> None:

@@ -19,7 +19,8 @@ CHARACTERS = 20  # per subword; longer lines are not segmented, since the time i
 
 
 class Translator:
-    """From lines of raw text to hypotheses: (score, text), best first.
+    """From lines of raw text to hypotheses: (score, text), best first. Raises ``ValueError``: the data have no such
+    steps, or trees that the models need are missing.
 
     Args:
         models, task: of `load_models`; several models are an ensemble.
@@ -30,11 +31,7 @@ class Translator:
             the data's trees).
         search: settings of fairseq's beam search: ``beam``, ``lenpen``, ``nbest``, ``max_len_a``, ``max_len_b``.
 
-    ``noticed`` has the numbers of lines that were not translated, or without a tree, by what is said of them.
-
-    Raises:
-        ValueError: the data have no such steps, or trees that the models need are missing.
-    """
+    ``noticed`` has the numbers of lines that were not translated, or without a tree, by what is said of them."""
 
     def __init__(
         self,

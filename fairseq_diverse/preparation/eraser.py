@@ -51,8 +51,7 @@ class _Document(msgspec.Struct):
 class Annotation(NamedTuple):
     """An example: the words of its documents, one after the other, with 1 for those that are evidence, else 0.
 
-    ``places`` has for each document its name and its number of words.
-    """
+    ``places`` has for each document its name and its number of words."""
 
     name: str
     label: str
@@ -74,8 +73,7 @@ def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
     All groups of evidence count. Where a line names no documents, they are those of its evidence, or the one called as
     the line itself. Raises ``ValueError``: a file is missing or empty; a line is not JSON, lacks a key or has another
     type there; a document is missing, or evidence is outside it; a class does not occur in training. Names file, line
-    and key.
-    """
+    and key."""
     if missing := [name for name in FILES.values() if not (folder / name).is_file()]:
         raise ValueError(f"{folder}: lacks {', '.join(missing)}; {BY_HAND}")
     documents = _Documents(folder)
@@ -114,8 +112,7 @@ class _Documents:
     """The words of documents: those of ``docs.jsonl``, or files in ``docs/``, which are read when they are named.
 
     As in ERASER's program, lines are split at single spaces, not at other white space; in ``docs.jsonl``, what is
-    between two spaces is a word, too, since evidence is counted in such words.
-    """
+    between two spaces is a word, too, since evidence is counted in such words."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.words = folder / "docs", dict[str, list[str]]()
@@ -178,8 +175,7 @@ def prepare_eraser(
     """Write a data set with its dictionary and subwords into ``out``: ``text/`` has its files, all documents in
     ``docs.jsonl``; arguments, result and errors as of `prepare`, and the errors of `read_eraser`. ``raw`` has the
     files, or a folder ``name`` that has them. By default the subwords are learned on the documents and queries of
-    training.
-    """
+    training."""
     folder = raw / name if (raw / name).is_dir() else raw
     if folder == raw and not any((raw / file).is_file() for file in FILES.values()):
         there = sorted(path.parent.name for path in raw.glob(f"*/{FILES['train']}"))

@@ -86,8 +86,7 @@ class Preprocessing:
         source, target: languages; the target is empty for data in one language.
         hash: identifies the prepared text and the models.
         record: the contents of ``preprocess.json``.
-        tokens, subwords: the steps of each side.
-    """
+        tokens, subwords: the steps of each side."""
 
     source: str
     target: str
@@ -98,11 +97,8 @@ class Preprocessing:
 
     @classmethod
     def load(cls, data_dir: str | Path) -> "Preprocessing":
-        """Read ``preprocess.json`` of a prepared folder, and the models that it names.
-
-        Raises:
-            ValueError: as ``read_record``, or a model is missing.
-        """
+        """Read ``preprocess.json`` of a prepared folder, and the models that it names. Raises ``ValueError``: as
+        ``read_record``, or a model is missing."""
         data_dir = Path(data_dir)
         record = read_record(data_dir)
         source, target = languages(data_dir, record)

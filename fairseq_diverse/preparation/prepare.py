@@ -45,7 +45,9 @@ def prepare(
 ) -> bool:
     """Clean, filter, tokenize, segment and binarize ``raw`` into ``out``.
 
-    Everything is written next to ``out`` and renamed at the end, so ``out`` is either complete or unchanged.
+    Everything is written next to ``out`` and renamed at the end, so ``out`` is either complete or unchanged. Raises
+    ``ValueError``: raw files are missing, of unequal length, not plain text in UTF-8 or (strict) unclean, or a split is
+    the training text; ``out`` has other contents or is a mount point; another process is preparing it.
 
     Args:
         raw: folder of the files that ``config.files`` names.
@@ -61,12 +63,7 @@ def prepare(
         say: called with each line of the summary: one per split and one at the end.
 
     Returns:
-        False if ``out`` already has this configuration and these raw files, True if it was written.
-
-    Raises:
-        ValueError: raw files are missing, of unequal length, not plain text in UTF-8 or (strict) unclean, or a split is
-            the training text; ``out`` has other contents or is a mount point; another process is preparing it.
-    """
+        False if ``out`` already has this configuration and these raw files, True if it was written."""
     prefixes = {split: prefix for split, prefix in config.splits.items() if not (hold_out and split == "valid")}
     files = {split: sides(raw, prefix, config.endings) for split, prefix in prefixes.items()}
     labelled = config.glue and not config.translates

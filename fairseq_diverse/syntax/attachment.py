@@ -23,8 +23,7 @@ def attachments(sentence: Dependencies) -> set[str]:
     predicate itself ("is in the garden") belongs to nothing.
 
     Trees of a parser without universal parts of speech (``_``) need the relations of Universal Dependencies: there a
-    ``case`` is a preposition unless it marks a possessor ("the dog's").
-    """
+    ``case`` is a preposition unless it marks a possessor ("the dog's")."""
     assert sentence.heads is not None
     found = set()
     for word, (tag, relation) in enumerate(zip(sentence.tags, sentence.relations, strict=True)):
@@ -41,6 +40,5 @@ def subordinate(sentence: Dependencies) -> bool:
     """Whether the sentence has a clause with a finite verb of its own inside another one: a complement, an adverbial or
     a relative clause. German puts the verb of such a clause last.
 
-    Relations do not say whether a verb is finite. In the embedded corpus it is: its infinitives are ``xcomp``.
-    """
+    Relations do not say whether a verb is finite. In the embedded corpus it is: its infinitives are ``xcomp``."""
     return not set(SUBORDINATE).isdisjoint(sentence.relations)

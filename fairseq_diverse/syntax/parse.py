@@ -62,18 +62,14 @@ def parse_file(
     gpus: Sequence[str] = (),
 ) -> tuple[int, list[Unparsed]]:
     """Write the trees of a tokenized text, line by line; an interrupted run is resumed. Returns the number of lines,
-    and the lines without a tree.
+    and the lines without a tree. Raises ``ValueError``: the text cannot be read, there are parts of another job,
+    another process is writing them, or a process died.
 
     Args:
         text: tokens separated by spaces, one sentence per line; Moses escapes are undone before parsing.
         out: CoNLL-U (``kind`` dependency) or one PTB tree per line (constituency).
         shard: (i, n): the i-th of n equal parts of the lines, i from 1; None: all lines.
-        gpus: names for ``CUDA_VISIBLE_DEVICES`` that the workers take in turn; empty: a CPU.
-
-    Raises:
-        ValueError: the text cannot be read, there are parts of another job, another process is writing them, or a
-            process died.
-    """
+        gpus: names for ``CUDA_VISIBLE_DEVICES`` that the workers take in turn; empty: a CPU."""
     count, digest = _measure(text)
     number, of = shard or (1, 1)
     first, last = count * (number - 1) // of, count * number // of
@@ -226,11 +222,8 @@ def _take_over(parts: Path, job: Job) -> None:
 
 
 class Parsing:
-    """Parses lines in a process of its own, which loads the parser when the first lines come.
-
-    Args:
-        gpus: names for ``CUDA_VISIBLE_DEVICES`` of the processes that are to start; "" for a CPU.
-    """
+    """Parses lines in a process of its own, which loads the parser when the first lines come. ``gpus``: names for
+    ``CUDA_VISIBLE_DEVICES`` of the processes that are to start; "" for a CPU."""
 
     parser: parsers.Parser | None = None
 

@@ -1,8 +1,7 @@
 """One interface for all parsers: sentences as lists of words in, trees as text out.
 
 A model folder is data: a folder that requests code of its own is refused. A model name is an installed package (spaCy)
-or a downloaded model (benepar, stanza), never a folder in the current directory.
-"""
+or a downloaded model (benepar, stanza), never a folder in the current directory."""
 
 import json
 import os
@@ -39,8 +38,7 @@ class Parser(Protocol):
     """A loaded parser; words are never split or joined.
 
     Those below take a model (the name of an installed one, or a folder), the flag or file ``given`` that named it, for
-    errors, and raise ``UserError`` where parser, model or GPU is missing, damaged, or would run code of the model.
-    """
+    errors, and raise ``UserError`` where parser, model or GPU is missing, damaged, or would run code of the model."""
 
     path: str  # where it was loaded from
 

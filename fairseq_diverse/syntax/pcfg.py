@@ -2,8 +2,7 @@
 
 Source: the parsers that Zhang et al. (2021, Table A3) compare; theirs is Petrov and Klein (2007), which also splits the
 labels by EM. This one is that of Klein and Manning (2003), section 2, without their hand-made splits: labels with that
-of the parent, rules binarised with a memory of ``HORIZONTAL`` sisters, relative frequencies.
-"""
+of the parent, rules binarised with a memory of ``HORIZONTAL`` sisters, relative frequencies."""
 
 import functools
 import re
@@ -33,8 +32,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class Grammar(msgspec.Struct, forbid_unknown_fields=True):
     """A grammar's file, JSON: how often each rule of the binarised trees occurs.
 
-    Tags begin with ``TAG``. Chains of phrases are one symbol (``S+VP``), so only tags are alone below a phrase.
-    """
+    Tags begin with ``TAG``. Chains of phrases are one symbol (``S+VP``), so only tags are alone below a phrase."""
 
     roots: Annotated[dict[str, Count], msgspec.Meta(min_length=1)]
     binary: list[tuple[str, str, str, Count]]
@@ -104,8 +102,7 @@ class Pcfg:
 
     where P(tag | signature) counts each word of the lexicon once, and one more with the tags of all words. CKY keeps
     in every cell the labels A with log(P(A) P(words | A)) within ``BEAM`` of the best; a sentence for which that leaves
-    no tree is parsed without a beam.
-    """
+    no tree is parsed without a beam."""
 
     def __init__(self, model: str) -> None:
         self.path = model

@@ -100,8 +100,7 @@ class LogicalInference(ClassificationTask):
     operators; ``testN`` and ``trainN``: one file.
 
     Source: Li et al. (2021), section 4.3. Raises ``UserError``: a file is missing or wrong, a setting is out of range,
-    or there are fewer than 17 training pairs.
-    """
+    or there are fewer than 17 training pairs."""
 
     classes = len(RELATIONS)
     sequences = 2  # of an example
@@ -156,8 +155,7 @@ class SentenceProbing(ClassificationTask):
     the Penn Treebank) are detokenized, then tokenized and segmented like the data of that model.
 
     Source: Li et al. (2021), section 4.2. Raises ``UserError``: the file of the task is missing or wrong, or only one
-    of the two flags for a checkpoint is given.
-    """
+    of the two flags for a checkpoint is given."""
 
     sequences = 1  # of an example
 
@@ -220,8 +218,7 @@ class Rationales(ClassificationTask):
 
     The word [sep] of a query, between the answers of CoS-E, is </s>, too, as ERASER's reader of CoS-E has it. Each word
     of the files is segmented by itself, so that its first subword is known. Raises ``UserError``: the data are not
-    prepared, or as ``read_eraser``.
-    """
+    prepared, or as ``read_eraser``."""
 
     sequences = 1  # of an example
     mark, suited = "reads_words", "diverse_rationales, wang2021_evolving_rationales or diverse_bert_rationales"

@@ -410,10 +410,7 @@ def routes_agree(flags: Flags) -> None:
 
 def one_graph(flags: Flags, evaluation: bool = True) -> None:
     """torch.compile traces the attention as one graph for all lengths, with the same outputs and gradients.
-
-    Args:
-        evaluation: also trace it in evaluation mode.
-    """
+    ``evaluation``: also trace it in evaluation mode."""
     component = where_placed(flags)
     attention = attention_at(trained_model(flags), component)
     traced: list[Any] = []
@@ -461,8 +458,7 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
 def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: bool = False) -> None:
     """In bfloat16 or float16, outputs and gradients are finite, also for an all-padding sentence and in decoding.
 
-    Plain fairseq gives NaN for such a sentence, forward and backward.
-    """
+    Plain fairseq gives NaN for such a sentence, forward and backward."""
     model = trained_model(flags).to(dtype)
     pads = torch.zeros(3, 5, dtype=torch.bool)
     pads[1] = True

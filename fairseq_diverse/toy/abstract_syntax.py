@@ -1,7 +1,6 @@
 """Abstract syntax: the structure of a sentence that both languages share, before inflection and word order.
 
-``english.py`` and ``german.py`` are the concrete syntaxes (Ranta 2004, Grammatical Framework).
-"""
+``english.py`` and ``german.py`` are the concrete syntaxes (Ranta 2004, Grammatical Framework)."""
 
 from __future__ import annotations
 

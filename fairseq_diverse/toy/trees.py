@@ -1,8 +1,7 @@
 """One tree for constituents and dependencies: phrases have labels, and children have a relation to the head child.
 
 The head of a constituent is the head of its child with relation ``head``. Brackets and dependencies are therefore two
-views of one derivation, and dependencies are projective.
-"""
+views of one derivation, and dependencies are projective."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
