@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from fairseq_diverse.checkpoints import loading
 from fairseq_diverse.checkpoints.settings import printable
+from fairseq_diverse.checkpoints.shared import owners
 
 logger = logging.getLogger(__name__)
 
@@ -174,15 +175,9 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
 
 def _layout(path: Path, model: Mapping[str, Tensor]) -> dict[str, tuple]:
     """Of each parameter: the first one that shares its memory (itself, most often), its shape and its type."""
-    owners: dict[tuple, str] = {}
-    layout = {}
-    for key, value in model.items():
-        if not isinstance(value, Tensor):
-            raise ValueError(f'{path}: not a fairseq checkpoint: "{key}" of its model is not a tensor')
-        place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
-        owner = owners.setdefault(place, key) if value.numel() else key
-        layout[key] = (owner, tuple(value.shape), value.dtype)
-    return layout
+    if wrong := [key for key, value in model.items() if not isinstance(value, Tensor)]:
+        raise ValueError(f'{path}: not a fairseq checkpoint: "{wrong[0]}" of its model is not a tensor')
+    return {key: (owner, tuple(model[key].shape), model[key].dtype) for key, owner in owners(model).items()}
 
 
 def _same_layout(path: Path, layout: dict[str, tuple], first: Path, expected: dict[str, tuple]) -> dict[str, tuple]:

@@ -3,7 +3,6 @@
 Nothing in such a folder is code that loading runs: ``model.safetensors`` holds numbers, ``config.json`` text. Its
 ``files`` are the SHA-256 of every file but itself and ``README.md``, which may be edited."""
 
-import hashlib
 import json
 from argparse import Namespace
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import sha256_of
 from fairseq_diverse.support.installed import install, needed
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -34,34 +34,21 @@ def write_shared(state: Mapping[str, Any], folder: Path, **more: Any) -> None:
     programs, the optimizer's state and the counters of training are left out. Raises ``UserError``: safetensors is not
     installed, or a setting cannot be written as JSON; ``OSError``: the weights cannot be written."""
     safetensors = _safetensors()
-    owners: dict[tuple, str] = {}
-    tied: dict[str, str] = {}
-    weights: dict[str, Tensor] = {}
-    for name, value in state["model"].items():
-        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
-        owner = owners.setdefault(place, name) if value.numel() else name
-        if owner == name:
-            weights[name] = value.detach().contiguous().clone()
-        else:
-            tied[name] = owner
+    tied = {name: owner for name, owner in owners(state["model"]).items() if owner != name}
+    own = {name: value for name, value in state["model"].items() if name not in tied}
+    weights = {name: value.detach().contiguous().clone() for name, value in own.items()}
     try:
         safetensors.save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     except Exception as error:  # of a full disk, in its own type
         raise OSError(f"{folder / WEIGHTS}: cannot be written ({str(error).splitlines()[0]})") from None
     cfg = {name: part for name, part in (state.get("cfg") or {}).items() if name in SECTIONS}
     history = (state.get("optimizer_history") or [{}])[-1]
-    config = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        **more,
-        "updates": history.get("num_updates", 0),
-        "args": _portable(state.get("args")),
-        "cfg": _portable(cfg) if state.get("cfg") else None,
-        "namespaces": [name for name, part in cfg.items() if isinstance(part, Namespace)],
-        "task_state": state.get("task_state") or {},
-        "tied": tied,
-        "files": {str(path.relative_to(folder)): _digest(path) for path in _files(folder)},
-    }
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (CONFIG, CARD))
+    config = {"format": FORMAT, "schema": SCHEMA, **more, "updates": history.get("num_updates", 0)}
+    config |= {"args": _portable(state.get("args")), "cfg": _portable(cfg) if state.get("cfg") else None}
+    config |= {"namespaces": [name for name, part in cfg.items() if isinstance(part, Namespace)]}
+    config |= {"task_state": state.get("task_state") or {}, "tied": tied}
+    config |= {"files": {str(path.relative_to(folder)): sha256_of(path) for path in files}}
     try:
         text = json.dumps(config, indent=1, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -112,15 +99,19 @@ def read_shared(folder: Path) -> dict[str, Any]:
 
 def state_of(model: Mapping[str, Tensor], cfg: Any, task_state: Any, updates: int = 0, **more: Any) -> dict[str, Any]:
     """What fairseq's trainer writes, as far as it is needed to load a model; ``more`` of ``extra_state``."""
-    return {
-        "args": None,
-        "cfg": cfg,
-        "model": model,
-        "criterion": None,
-        "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": updates}],
-        "task_state": task_state,
-        "extra_state": {"epoch": 1, **more},
-    }
+    history = [{"lr_scheduler_state": {"best": None}, "num_updates": updates}]
+    state = {"args": None, "cfg": cfg, "model": model, "criterion": None, "optimizer_history": history}
+    return state | {"task_state": task_state, "extra_state": {"epoch": 1, **more}}
+
+
+def owners(model: Mapping[str, Tensor]) -> dict[str, str]:
+    """Of each parameter, the first one that shares its memory: itself, most often."""
+    first: dict[tuple, str] = {}
+    found = {}
+    for name, value in model.items():
+        place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
+        found[name] = first.setdefault(place, name) if value.numel() else name
+    return found
 
 
 def _check_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -131,20 +122,11 @@ def _check_files(folder: Path, files: Mapping[str, str]) -> None:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise UserError(f"{folder / CONFIG}: {name!r} is outside the folder; {AGAIN}")
         try:
-            found = _digest(path)
+            found = sha256_of(path)
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror}); {AGAIN}") from None
         if found != digest:
             raise UserError(f"{path}: not the file that was exported: damaged, cut off or changed; {AGAIN}")
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (CONFIG, CARD))
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _portable(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write, read_lines, refuse_foreign
+from fairseq_diverse.support.files import atomic_write, read_lines, refuse_foreign, write_text
 
 VARIABLES = ("a", "b", "c", "d", "e", "f")
 OPERATORS = ("not", "and", "or")
@@ -113,8 +113,7 @@ def write_corpus(
     mix = {}
     lengths = range(MOST_OPERATORS + 1)
     refuse_foreign(out, [f"{name}{count}" for name in ("train", "test") for count in lengths], RECORD)
-    with atomic_write(out / RECORD) as file:
-        json.dump({"pairs": pairs, "seed": seed, "balance": balance}, file)
+    write_text(out / RECORD, json.dumps({"pairs": pairs, "seed": seed, "balance": balance}))
     for count in lengths:
         rng = random.Random(f"{seed} {count}")
         found = _draw(count, pairs, balance, rng)

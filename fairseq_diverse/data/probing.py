@@ -23,11 +23,8 @@ class Example(NamedTuple):
 
 def group_means(figures: Mapping[str, float]) -> dict[str, float]:
     """The mean of each group of tasks, for groups with a value for every task (Li et al., 2021, Table 7)."""
-    return {
-        group: sum(figures[task] for task in tasks) / len(tasks)
-        for group, tasks in GROUPS.items()
-        if set(tasks) <= set(figures)
-    }
+    whole = {group: tasks for group, tasks in GROUPS.items() if set(tasks) <= set(figures)}
+    return {group: sum(figures[task] for task in tasks) / len(tasks) for group, tasks in whole.items()}
 
 
 def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
@@ -40,11 +37,7 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
         raise UserError(f"{path}: missing; the ten files are {files}, {made}")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     names = {short: split for split, short in SPLITS.items()}
-    try:
-        lines = read_lines(path)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
         if len(cells) != 3 or cells[0] not in names or not cells[1] or not cells[2].strip():
             raise UserError(f"{path}, line {number}: SPLIT<TAB>LABEL<TAB>SENTENCE expected, with splits tr, va, te")

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from fairseq_diverse.attention.relations import EVERYTHING_RELATED, place_trees
 from fairseq_diverse.preparation.subwords import SPACE_MARK
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write, iterate_lines
+from fairseq_diverse.support.files import iterate_lines, sha256_of, write_text
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable
 from fairseq_diverse.syntax.trees import Dependencies, Tree, fitted, local_phrases, read_brackets, read_conllu
@@ -108,10 +108,9 @@ def binarize(
             description.unlink(missing_ok=True)
             for ending in ("bin", "idx"):
                 os.replace(work / ending, f"{prefix}.syntax.{ending}")
-            with atomic_write(description) as file:
-                record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths)}
-                record |= {"unparsed": unparsed, "digest": digest.hexdigest(), "parsers": parsers or {}}
-                json.dump(record, file)
+            record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths)}
+            record |= {"unparsed": unparsed, "digest": digest.hexdigest(), "parsers": parsers or {}}
+            write_text(description, json.dumps(record))
         except OSError as error:  # for example a full disk, for which Python names no file
             raise OSError(f"{prefix}.syntax: not written: {error}") from None
         finally:
@@ -257,9 +256,9 @@ class SyntaxDataset(torch.utils.data.Dataset):
         if record["lengths"] != _fingerprint(_sizes(prefix)):
             raise UserError(f"{path}: belongs to another source than {prefix}.bin; run {command} on the current text")
         _sizes(f"{prefix}.syntax", np.int32)
-        with open(f"{prefix}.syntax.bin", "rb") as file:  # data sets of the first versions have no digest
-            if record.get("digest") not in (None, hashlib.file_digest(file, "sha256").hexdigest()):
-                raise UserError(f"{prefix}.syntax.bin: damaged, or not the trees of {path.name}; run {command} again")
+        digest = record.get("digest")  # data sets of the first versions have none
+        if digest is not None and digest != sha256_of(f"{prefix}.syntax.bin"):
+            raise UserError(f"{prefix}.syntax.bin: damaged, or not the trees of {path.name}; run {command} again")
         self.rows = MMapIndexedDataset(f"{prefix}.syntax")
 
     def __len__(self) -> int:
@@ -276,8 +275,7 @@ def project(rows: Tensor, needed: Sequence[str]) -> Tensor:
     A subword has the relations of its word; </s> is a separate word, related only to itself. Without a usable tree of a
     needed kind, every token gets ``EVERYTHING_RELATED``. The paper does not describe subwords."""
     words, length = len(rows), int(rows[:, 0].sum()) + 1
-    missing = not words or ("dependency" in needed and rows[0, 1] < 0) or ("constituency" in needed and not rows[0, 3])
-    if missing:
+    if not words or ("dependency" in needed and rows[0, 1] < 0) or ("constituency" in needed and not rows[0, 3]):
         return torch.tensor(EVERYTHING_RELATED).repeat(length, 1)
     rows = torch.cat([rows, torch.tensor([[1, words, words, words + 1, 0]])])
     word = torch.arange(words + 1).repeat_interleave(rows[:, 0])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
 
+POSITIONS = "--max-source-positions and --max-target-positions (--max-positions of a language model)"
 SHARD: ContextVar[tuple[int, int] | None] = ContextVar("SHARD", default=None)  # --num-shards, --shard-id to generate
 
 
@@ -83,10 +84,8 @@ def short_enough(
     """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough."""
     chosen = choose(self, indices, dataset, max_positions, *args, **flags)
     if not len(chosen):
-        raise UserError(
-            f"none of the {len(indices)} sentences is within the {max_positions} positions of model and task: raise "
-            "--max-source-positions and --max-target-positions (--max-positions of a language model), or --max-tokens"
-        )
+        none = f"none of the {len(indices)} sentences is within the {max_positions} positions of model and task"
+        raise UserError(f"{none}: raise {POSITIONS}, or --max-tokens")
     return chosen
 
 
@@ -98,11 +97,8 @@ def learned_positions(
         step = incremental_state is not None  # its position is the width, padding included
         longest = input.size(1) if step else int(input.ne(self.padding_idx).sum(1).max())
         if longest > self.max_positions:
-            raise UserError(
-                f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}: "
-                "leave out longer sentences, or train with more --max-source-positions and --max-target-positions "
-                "(--max-positions of a language model)"
-            )
+            most = f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}"
+            raise UserError(f"{most}: leave out longer sentences, or train with more {POSITIONS}")
     return forward(self, input, incremental_state, positions)
 
 

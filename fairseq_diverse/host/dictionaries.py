@@ -23,14 +23,9 @@ def digests_of(task: Any) -> dict[str, str]:
     from fairseq.tasks.span_masked_lm import SpanMaskedLMTask
     from fairseq.tasks.translation import TranslationTask
 
-    sides = {}
-    if isinstance(task, TranslationTask):
-        sides = {"source": task.source_dictionary, "target": task.target_dictionary}
-    elif isinstance(
-        task, LanguageModelingTask | MaskedLMTask | SpanMaskedLMTask | SentencePredictionTask | SentenceRankingTask
-    ):
-        sides = {"source": task.source_dictionary}
-    return {side: digest(words.symbols) for side, words in sides.items()}
+    one = LanguageModelingTask | MaskedLMTask | SpanMaskedLMTask | SentencePredictionTask | SentenceRankingTask
+    sides = ("source", "target") if isinstance(task, TranslationTask) else ("source",) if isinstance(task, one) else ()
+    return {side: digest(getattr(task, f"{side}_dictionary").symbols) for side in sides}
 
 
 def digest(words: Iterable[str]) -> str:

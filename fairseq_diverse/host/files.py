@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,7 @@ def naming(*paths: str) -> Iterator[None]:
 
 def read_words(read: Any, self: Any, f: Any) -> None:
     """As ``Dictionary.add_from_file``; errors name the file."""
-    if not isinstance(f, str):
-        return read(self, f)
-    with naming(f):
+    with naming(f) if isinstance(f, str) else nullcontext():
         read(self, f)
 
 
@@ -70,10 +68,8 @@ def _check_numbers(path: str, dataset: Any, dictionary: Any) -> None:
         raise UserError(f"{path}: has {found:,} words, but its .idx says {expected:,}: cut off, or of other data")
     highest = int(np.frombuffer(dataset._bin_buffer, index.dtype).max()) if found and dictionary is not None else 0
     if dictionary is not None and highest >= len(dictionary):
-        raise UserError(
-            f"{path}: has the word number {highest:,}, but its dictionary (dict.*.txt) only {len(dictionary):,} words: "
-            "it is not that of these data"
-        )
+        known = f"its dictionary (dict.*.txt) only {len(dictionary):,} words: it is not that of these data"
+        raise UserError(f"{path}: has the word number {highest:,}, but {known}")
 
 
 def pair_sides(
@@ -128,8 +124,6 @@ def put_embeddings(put: Any, embed_dict: Any, vocab: Any, embedding: Any) -> Any
     """As fairseq's ``load_embedding``; ``UserError`` for vectors of another width."""
     width = getattr(embed_dict, "width", embedding.embedding_dim)
     if width != embedding.embedding_dim:
-        raise UserError(
-            f"{embed_dict.path}: vectors of {width} numbers, but the model's embeddings have {embedding.embedding_dim} "
-            "(--encoder-embed-dim, --decoder-embed-dim)"
-        )
+        wanted = f"the model's embeddings have {embedding.embedding_dim} (--encoder-embed-dim, --decoder-embed-dim)"
+        raise UserError(f"{embed_dict.path}: vectors of {width} numbers, but {wanted}")
     return put(embed_dict, vocab, embedding)

@@ -23,10 +23,8 @@ from fairseq_diverse.support.errors import UserError
 
 # Files that fairseq reads to initialize parameters; the checkpoint replaces these parameters.
 INITIAL_FILES = (
-    "encoder_embed_path",
-    "decoder_embed_path",
-    "load_pretrained_encoder_from",
-    "load_pretrained_decoder_from",
+    *("encoder_embed_path", "decoder_embed_path"),
+    *("load_pretrained_encoder_from", "load_pretrained_decoder_from"),
 )
 
 State = dict[str, Any]  # of a checkpoint
@@ -109,11 +107,9 @@ def load_ensemble(
     source, target = (getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target"))
     read = [getattr(getattr(task, "cfg", None), f"{side}_lang", None) for side in ("target", "source")]
     if source != target and read == [source, target]:  # of the data files' names, where no flag gives the languages
-        raise UserError(
-            f"{filenames[-1]}: translates from {source} to {target}; give --source-lang {source} --target-lang "
-            f"{target}, or for a model of both directions --model-overrides \"{{'source_lang': '{target}', "
-            f"'target_lang': '{source}'}}\""
-        )
+        todo = f"give --source-lang {source} --target-lang {target}, or for a model of both directions"
+        swapped = f'--model-overrides "{ {"source_lang": target, "target_lang": source} }"'
+        raise UserError(f"{filenames[-1]}: translates from {source} to {target}; {todo} {swapped}")
     return loaded
 
 
@@ -128,20 +124,14 @@ def load_problem(names: str, data: str, error: Exception) -> str:
         case AssertionError() | IndexError() | KeyError() if _raised_in(error, ("setup_task", "build_model")):
             return f"{names}: its task or model is in neither fairseq nor this package"
         case RuntimeError() if name := _changed_mechanism(str(error)):
-            return (
-                f"{names}: its parameters of the mechanism {name!r} do not fit the class; was the code or a setting "
-                f"changed after training? {lines[-1]}"
-            )
+            other = f"its parameters of the mechanism {name!r} do not fit the class"
+            return f"{names}: {other}; was the code or a setting changed after training? {lines[-1]}"
         case RuntimeError() if any("Unexpected key" in line and "_attn." in line for line in lines):
-            return (
-                f"{names}: has a mechanism that is not registered; give its --user-dir, or the flags of its training: "
-                f"{lines[-1]}"
-            )
+            todo = "give its --user-dir, or the flags of its training"
+            return f"{names}: has a mechanism that is not registered; {todo}: {lines[-1]}"
         case NotTrained():
-            return (
-                f"{names}: was trained without {lines[0]}, which would be drawn at random; train it, from this "
-                "checkpoint with --finetune-from-model, or leave the mechanism out"
-            )
+            todo = "train it, from this checkpoint with --finetune-from-model, or leave the mechanism out"
+            return f"{names}: was trained without {lines[0]}, which would be drawn at random; {todo}"
         case OtherDictionaries():
             return f"{names}: does not fit {data}; was it trained on other data? {lines[0]}"
         case RuntimeError() if "state_dict" in lines[0]:  # the last line names a parameter

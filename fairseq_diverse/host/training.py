@@ -49,10 +49,8 @@ def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any)
 def _prepare_state(trainer: Any, filename: str, state: State) -> None:
     """Compare the dictionaries, and make the state what fairseq's trainer needs in all processes."""
     if other := other_dictionaries(digests_of(trainer.task), dictionary_digests(state)):
-        raise UserError(
-            f"{filename}: does not fit these data: {other}; prepare them with the dictionaries of its training "
-            "(--srcdict, --tgtdict)"
-        )
+        todo = "prepare them with the dictionaries of its training (--srcdict, --tgtdict)"
+        raise UserError(f"{filename}: does not fit these data: {other}; {todo}")
     if trainer.cfg.ema.store_ema:
         state["extra_state"].setdefault("ema", dict(state["model"]))
     state["cfg"] = None  # not used; other processes would unpickle OmegaConf's classes
@@ -68,10 +66,8 @@ def _check_metric(trainer: Any, metric: str) -> None:
         trainer.valid_step(batch)
     names = computed.get_smoothed_values().keys()
     if metric not in names:
-        raise UserError(
-            f"--best-checkpoint-metric {metric}: not computed in validation; give one of "
-            f"{', '.join(sorted(names - {'bsz', 'wpb', 'wps'}))}"
-        )
+        known = ", ".join(sorted(names - {"bsz", "wpb", "wps"}))
+        raise UserError(f"--best-checkpoint-metric {metric}: not computed in validation; give one of {known}")
 
 
 def train_step(train_step: Any, self: Any, samples: list[Any], *args: Any, **flags: Any) -> Any:

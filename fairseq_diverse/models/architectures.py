@@ -7,24 +7,10 @@ from functools import partial
 
 from fairseq.models import register_model_architecture
 from fairseq.models.roberta.model import roberta_base_architecture, roberta_large_architecture
-from fairseq.models.transformer.transformer_legacy import (
-    base_architecture,
-    tiny_architecture,
-    transformer_iwslt_de_en,
-    transformer_vaswani_wmt_en_de_big,
-)
+from fairseq.models.transformer import transformer_legacy as legacy
 
 from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
-from fairseq_diverse.models import bert, classifier, diverse_transformer, rationales, roberta, t5  # noqa: F401  (registers the models)
-from fairseq_diverse.models.systems import (
-    BERT_SYSTEMS,
-    ROBERTA_SIZES,
-    ROBERTA_SYSTEMS,
-    SIZES,
-    SYSTEMS,
-    T5_SIZES,
-    T5_SYSTEMS,
-)
+from fairseq_diverse.models import bert, classifier, diverse_transformer, rationales, roberta, systems, t5  # noqa: F401  (registers the models)
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +26,7 @@ def lite_architecture(args: Namespace) -> None:
     sizes = {"embed_dim": 160, "ffn_embed_dim": 160, "attention_heads": 4}
     _default(args, {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()})
     _default(args, {"evolving_carry": 0.1})
-    base_architecture(args)
-
-
-FUNCTIONS: tuple[Callable[[Namespace], None], ...] = (
-    base_architecture,
-    tiny_architecture,
-    lite_architecture,
-    transformer_iwslt_de_en,
-    transformer_vaswani_wmt_en_de_big,
-)
+    legacy.base_architecture(args)
 
 
 def logic_architecture(args: Namespace) -> None:
@@ -65,7 +42,7 @@ def logic_architecture(args: Namespace) -> None:
 def classifier_architecture(args: Namespace) -> None:
     """A Base encoder, mean pooling, and a two-layer classifier (Li et al., 2021, section 4.2.2)."""
     _default(args, {"pooling": "mean", "pooling_queries": 2, "classifier_layers": 2})
-    base_architecture(args)
+    legacy.base_architecture(args)
 
 
 def roberta_tiny_architecture(args: Namespace) -> None:
@@ -95,15 +72,10 @@ def t5_architecture(size: str, args: Namespace) -> None:
     _default(args, {"head_width": 0 if tiny or width == 64 * heads else 64})
     _default(args, {"attention_dropout": args.dropout, "activation_dropout": args.dropout})
     _default(args, {"activation_fn": "gelu_accurate" if args.t5_version == "1.1" else "relu"})
-    base_architecture(args)
+    legacy.base_architecture(args)
 
 
-ROBERTA_FUNCTIONS = (roberta_base_architecture, roberta_large_architecture, roberta_tiny_architecture)
-
-
-def _register(
-    name: str, flags: dict[str, object], size: Callable[[Namespace], None], model: str = "diverse_transformer"
-) -> None:
+def _register(name: str, flags: dict[str, object], size: Callable[[Namespace], None], model: str) -> None:
     """Register an architecture; where the encoder is the only component, mechanisms are placed there by default."""
 
     @register_model_architecture(model, name)
@@ -119,25 +91,25 @@ def _register(
             logger.warning(line)
 
 
-for system, flags in SYSTEMS.items():
-    for suffix, size in zip(SIZES, FUNCTIONS, strict=True):
-        _register(system + suffix, flags, size)
+iwslt, big = legacy.transformer_iwslt_de_en, legacy.transformer_vaswani_wmt_en_de_big
+TRANSFORMERS = (legacy.base_architecture, legacy.tiny_architecture, lite_architecture, iwslt, big)
+ROBERTAS = (roberta_base_architecture, roberta_large_architecture, roberta_tiny_architecture)
 
-for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.items():
+for system, flags in systems.SYSTEMS.items():
+    for suffix, size in zip(systems.SIZES, TRANSFORMERS, strict=True):
+        _register(system + suffix, flags, size, "diverse_transformer")
+
+for suffix, flags in {"": {}, "_aggregation": systems.SYSTEMS["li2021_aggregation"]}.items():
     _register(f"li2021_logic{suffix}", flags, logic_architecture, "diverse_classifier")
     _register(f"li2021_probing{suffix}", flags, classifier_architecture, "diverse_classifier")
 
-for model, systems in {"diverse_roberta": ROBERTA_SYSTEMS, "diverse_bert": BERT_SYSTEMS}.items():
-    for system, flags in systems.items():
-        for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
-            _register(system + suffix, flags, size, model)
+for system, flags in (systems.ROBERTA_SYSTEMS | systems.BERT_SYSTEMS).items():
+    of_bert, reader = system in systems.BERT_SYSTEMS, f"{system.removesuffix('_roberta')}_rationales"
+    for suffix, size in zip(systems.ROBERTA_SIZES, ROBERTAS, strict=True):
+        _register(system + suffix, flags, size, "diverse_bert" if of_bert else "diverse_roberta")
+        words = "diverse_bert_rationales" if of_bert else "diverse_rationales"
+        _register(reader + suffix, {**flags, "trained_layers": 2}, size, words)
 
-for system, flags in (ROBERTA_SYSTEMS | BERT_SYSTEMS).items():
-    model = "diverse_bert_rationales" if system in BERT_SYSTEMS else "diverse_rationales"
-    for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
-        reader = {**flags, "trained_layers": 2}
-        _register(f"{system.removesuffix('_roberta')}_rationales{suffix}", reader, size, model)
-
-for system, flags in T5_SYSTEMS.items():
-    for suffix in T5_SIZES:
+for system, flags in systems.T5_SYSTEMS.items():
+    for suffix in systems.T5_SIZES:
         _register(system + suffix, flags, partial(t5_architecture, suffix), "diverse_t5")

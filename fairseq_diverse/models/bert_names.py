@@ -15,17 +15,12 @@ from fairseq_diverse.support.errors import UserError
 
 SIDES, KEPT, TASK = ("source",), VOCABULARY, {"_name": "masked_lm", "data": None}
 FIXED = {  # settings that only one value of fits, which is that of Devlin et al. (2019)
-    "layer_norm_eps": EPSILON,
-    "type_vocab_size": 2,
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
+    **{"layer_norm_eps": EPSILON, "type_vocab_size": 2, "position_embedding_type": "absolute"},
+    **{"is_decoder": False, "add_cross_attention": False},
 }
 SIZES = {
-    "encoder_layers": "num_hidden_layers",
-    "encoder_embed_dim": "hidden_size",
-    "encoder_ffn_embed_dim": "intermediate_size",
-    "encoder_attention_heads": "num_attention_heads",
+    **{"encoder_layers": "num_hidden_layers", "encoder_attention_heads": "num_attention_heads"},
+    **{"encoder_embed_dim": "hidden_size", "encoder_ffn_embed_dim": "intermediate_size"},
     "max_positions": "max_position_embeddings",
 }
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_accurate", "relu": "relu"}

@@ -18,7 +18,7 @@ from fairseq_diverse.host.dictionaries import digest
 from fairseq_diverse.host.programs import build_model, fill_architecture
 from fairseq_diverse.models import bert_names, t5_names
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import write_lines
+from fairseq_diverse.support.files import new_folder, write_lines
 from fairseq_diverse.support.installed import needed
 
 CONFIG, MODEL, DICTIONARY = "config.json", "model.pt", "dict.txt"
@@ -54,16 +54,11 @@ def convert(folder: Path, out: Path) -> str:
     state = state_of(model, cfg, {DICTIONARIES: dict.fromkeys(kind.SIDES, digest(words))})
     check_sizes(folder / CONFIG, state)
     check_parameters(folder, args, model, len(words), kind.OPTIONAL)
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
+    with new_folder(out) as part:
         write_lines(part / DICTIONARY, (f"{word} 1" for word in words[4:]))  # after fairseq's own
         shutil.copyfile(folder / kind.KEPT, part / kind.KEPT)
         save_checkpoint(state, part / MODEL)
         part.replace(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return str(args.arch)
 
 

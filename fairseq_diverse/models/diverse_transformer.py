@@ -10,12 +10,8 @@ import torch
 from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import BaseFairseqModel, register_model
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerDecoderBase,
-    TransformerEncoderBase,
-    TransformerModel,
-)
+from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModel
+from fairseq.models.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.body import build_mechanisms
@@ -24,16 +20,10 @@ from fairseq_diverse.attention.registry import MECHANISMS, add_flags, keep_layer
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import NOTHING, UNMEASURED, Measurement, Requests, ResolvedRequest, as_tuple
 from fairseq_diverse.host.graphs import GraphSteps, check_graph_steps
+from fairseq_diverse.models import layers
 from fairseq_diverse.models.attention import IncrementalState, Masks
 from fairseq_diverse.models.extras import Extras, Loop
-from fairseq_diverse.models.layers import (
-    DiverseDecoderLayer,
-    DiverseEncoderLayer,
-    add_layer_flags,
-    check_compile_layers,
-    compile_layers,
-    wrap_layer,
-)
+from fairseq_diverse.models.layers import DiverseDecoderLayer, DiverseEncoderLayer, wrap_layer
 from fairseq_diverse.support.errors import UserError, exit_with
 
 logger = logging.getLogger(__name__)
@@ -43,21 +33,11 @@ CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # t
 
 def components(cfg: Any) -> dict[str, Component]:
     """The sizes of each component."""
-    encoder, decoder = (
-        Component(
-            side.layers,
-            side.embed_dim,
-            side.attention_heads,
-            getattr(cfg, "head_width", 0),
-            getattr(cfg, "scaled_attention", True),
-        )
-        for side in (cfg.encoder, cfg.decoder)
-    )
-    return {
-        "encoder": encoder,
-        "decoder": decoder,
-        "cross": decoder._replace(layers=0) if cfg.no_cross_attention else decoder,
-    }
+    both = getattr(cfg, "head_width", 0), getattr(cfg, "scaled_attention", True)
+    sides = cfg.encoder, cfg.decoder
+    encoder, decoder = (Component(side.layers, side.embed_dim, side.attention_heads, *both) for side in sides)
+    cross = decoder._replace(layers=0) if cfg.no_cross_attention else decoder
+    return {"encoder": encoder, "decoder": decoder, "cross": cross}
 
 
 def layer_counts(cfg: Any) -> dict[str, int]:
@@ -107,10 +87,9 @@ class DiverseEncoder(TransformerEncoderBase):
         relations = None
         if self.plan.trees:
             if source_trees is None:
-                raise UserError(
-                    f"this model needs {' and '.join(self.plan.trees)} trees of its source sentences; add --task "
-                    "translation_with_syntax; for new text use fairseq-diverse translate"
-                )
+                kinds = " and ".join(self.plan.trees)
+                todo = "add --task translation_with_syntax; for new text use fairseq-diverse translate"
+                raise UserError(f"this model needs {kinds} trees of its source sentences; {todo}")
             relations = relate(source_trees, self.plan.trees)
         padding = src_tokens.eq(self.padding_idx)  # (B, T)
         has_pads = padding.any()
@@ -241,7 +220,7 @@ class DiverseModel(BaseFairseqModel):
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
         add_flags(parser)
-        add_layer_flags(parser)
+        layers.add_layer_flags(parser)
 
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:
@@ -260,7 +239,7 @@ class DiverseModel(BaseFairseqModel):
                 raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
         keep_names(args)
         keep_layers(args)
-        check_compile_layers(args)
+        layers.check_compile_layers(args)
         check_graph_steps(args)
         cfg = TransformerConfig.from_namespace(args)
         return AttentionPlan(cfg, components(cfg))
@@ -277,7 +256,7 @@ class DiverseModel(BaseFairseqModel):
 
     def finish(self, args: Namespace) -> None:
         """What depends on flags and is not in fairseq's ``build_model``: compiling, and who reads loss terms."""
-        compile_layers(self, args)
+        layers.compile_layers(self, args)
         self.graph_steps = GraphSteps(args) if getattr(args, "graph_steps", False) else None
         name = getattr(args, "criterion", None) or ""
         module = getattr(CRITERION_REGISTRY.get(name), "__module__", "")
@@ -286,10 +265,8 @@ class DiverseModel(BaseFairseqModel):
     def warn_of_ignored(self, losses: Mapping[tuple[str, int], Tensor]) -> None:
         """Say, once in training, that the criterion ignores what mechanisms gave to ``add_loss``."""
         if losses and self.training and self.ignored_by:
-            logger.warning(
-                f"--criterion {self.ignored_by} ignores the loss terms of mechanisms (add_loss); "
-                'docs/adding-a-mechanism.md, "A loss term", has one that adds them'
-            )
+            todo = 'docs/adding-a-mechanism.md, "A loss term", has one that adds them'
+            logger.warning(f"--criterion {self.ignored_by} ignores the loss terms of mechanisms (add_loss); {todo}")
             self.ignored_by = ""
 
     def __prepare_scriptable__(self) -> None:
@@ -325,12 +302,10 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
 
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:
-        replaced = ("base_layers", "cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
+        replaced = ("base-layers", "cross-self-attention", "encoder-xformers-att-config", "decoder-xformers-att-config")
         for flag in replaced:
-            if getattr(args, flag, False):
-                raise UserError(
-                    f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
-                )
+            if getattr(args, flag.replace("-", "_"), False):
+                raise UserError(f"--{flag}: not supported by diverse_transformer; use --arch transformer")
         return super().prepare(args)
 
     @classmethod

@@ -48,28 +48,18 @@ def _recomputed(forward: Callable[..., Any], *leaves: Any, structure: Any, autoc
     return *results, made
 
 
+FLAGS = {
+    "--compile-layers": "compile every layer with torch.compile, except in decoding",
+    "--recompute-maps": "compute the maps of attentions again in the backward pass, instead of keeping them",
+    "--graph-steps": "on a GPU, capture each training step as a CUDA graph; with --num-batch-buckets",
+    "--gated-feed-forward": "a gate in every feed-forward network: W_2 (f(W_1 x) * V x), f the --activation-fn",
+}
+
+
 def add_layer_flags(parser: Any) -> None:
     """Add the flags of both kinds of layers."""
-    parser.add_argument(
-        "--compile-layers",
-        action="store_true",
-        help="compile every layer with torch.compile, except in decoding (default: no)",
-    )
-    parser.add_argument(
-        "--recompute-maps",
-        action="store_true",
-        help="compute the maps of attentions again in the backward pass, instead of keeping them (default: no)",
-    )
-    parser.add_argument(
-        "--graph-steps",
-        action="store_true",
-        help="on a GPU, capture each training step as a CUDA graph; with --num-batch-buckets (default: no)",
-    )
-    parser.add_argument(
-        "--gated-feed-forward",
-        action="store_true",
-        help="a gate in every feed-forward network: W_2 (f(W_1 x) * V x), f the --activation-fn (default: no)",
-    )
+    for flag, text in FLAGS.items():
+        parser.add_argument(flag, action="store_true", help=f"{text} (default: no)")
 
 
 # On a CPU, inductor's layouts of convolutions (torch 2.13) fail on lengths that vary: "cannot determine truth value".
@@ -155,20 +145,12 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
         component: encoder, decoder or cross.
         layer: from 1 at the bottom."""
     side = cfg.encoder if component == "encoder" else cfg.decoder
-    cross = component == "cross"
-    return StagedAttention(
-        side.embed_dim,
-        side.attention_heads,
-        placed=plan.at(component, layer),
-        shape=plan.shape(component, layer),
-        kdim=cfg.encoder.embed_dim if cross else None,
-        vdim=cfg.encoder.embed_dim if cross else None,
-        dropout=cfg.attention_dropout,
-        self_attention=not cross,
-        encoder_decoder_attention=cross,
-        q_noise=cfg.quant_noise.pq,
-        qn_block_size=cfg.quant_noise.pq_block_size,
-    )
+    size, cross = (side.embed_dim, side.attention_heads), component == "cross"
+    placed, shape = plan.at(component, layer), plan.shape(component, layer)
+    options: dict[str, Any] = {"self_attention": not cross, "encoder_decoder_attention": cross}
+    options |= dict.fromkeys(("kdim", "vdim"), cfg.encoder.embed_dim if cross else None)
+    options |= {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
+    return StagedAttention(*size, placed=placed, shape=shape, dropout=cfg.attention_dropout, **options)
 
 
 def attend(
@@ -186,8 +168,7 @@ def feed_forward(layer: Any, x: Tensor) -> Tensor:
     """The feed-forward network of a layer, likewise; with --gated-feed-forward W_2 (f(W_1 x) * V x), f the activation.
 
     Source: Shazeer (2020), "GLU variants improve Transformer", Eq. 6."""
-    inner = layer.final_layer_norm(x) if layer.normalize_before else x
-    inner = layer.fc1(inner)
+    inner = layer.fc1(layer.final_layer_norm(x) if layer.normalize_before else x)
     if layer.gated_feed_forward:
         gate, inner = inner.chunk(2, -1)
         inner = layer.activation_fn(gate) * inner

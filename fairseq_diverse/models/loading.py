@@ -39,10 +39,8 @@ def load_models(
             [path], replaced, task, state=upgraded(path, state, replaced)
         )
         if getattr(getattr(model, "cfg", None), "merge_src_tgt_embed", False):
-            raise UserError(
-                f"{path}: trained with --merge-src-tgt-embed, after which the task numbers words otherwise than the "
-                "data; fairseq-generate translates with it"
-            )
+            other = "after which the task numbers words otherwise than the data; fairseq-generate translates with it"
+            raise UserError(f"{path}: trained with --merge-src-tgt-embed, {other}")
         compile_layers(model, None)  # a few batches are faster without
         models.append(model)
     return models, cfg, task
@@ -74,7 +72,5 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
 def require_translation(path: str | Path, task: Any) -> None:
     """Raise ``UserError`` if a checkpoint's task is not between two languages, such as one of several pairs."""
     if not isinstance(task, TranslationTask):
-        raise UserError(
-            f"{path}: trained for another task than translation and translation_with_syntax; fairseq-generate "
-            "translates with it"
-        )
+        other = "another task than translation and translation_with_syntax"
+        raise UserError(f"{path}: trained for {other}; fairseq-generate translates with it")

@@ -24,24 +24,20 @@ KEPT = ("epoch", "train_iterator", "val_loss", "best")  # of extra_state; fairse
 
 
 def to_fairseq(path: str | Path, out: str | Path) -> None:
-    """Write the file for ``fairseq-generate`` without --user-dir. Errors as of ``plain_checkpoint``."""
-    save_checkpoint(plain_checkpoint(path), out)
-
-
-def plain_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The checkpoint of a translation model without mechanisms, as one of fairseq's own ``transformer``.
+    """Write a translation model without mechanisms as a checkpoint of fairseq's own ``transformer``.
 
     The parameters are the same; settings of this package, names of files that initialized parameters and the
     optimizer's state are left out. The settings are dictionaries, not ``argparse.Namespace``: plain fairseq loads the
     file under torch's ``weights_only=True``. Raises ``UserError``, a ValueError: not a checkpoint, not a
     ``transformer`` for translation, or with something that fairseq's ``transformer`` does not have; says what."""
     try:
-        return _plain(path, upgraded(str(path), load_checkpoint(path), {}))
+        plain = _plain(path, upgraded(str(path), load_checkpoint(path), {}))
     except (MemoryError, UserError):
         raise
     except Exception as error:  # settings may be anything
         problem = printable(f"{type(error).__name__}: {error}", 200)
         raise UserError(f"{path}: cannot build a model from its settings ({problem})") from error
+    save_checkpoint(plain, out)
 
 
 def _plain(path: str | Path, state: dict[str, Any]) -> dict[str, Any]:

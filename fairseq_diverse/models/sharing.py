@@ -21,7 +21,7 @@ from fairseq_diverse.models.translating import Translator
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.pipeline import FILE, inside, read_record
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import temporary_path
+from fairseq_diverse.support.files import new_folder
 from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.syntax.parsers import NAME as PARSER_NAME
 from fairseq_diverse.syntax.parsers import recorded_parsers
@@ -67,26 +67,22 @@ def export_shared(
     names = [name for name in str(model.get("own_mechanisms") or "").split(",") if name]
     if names and not user_dir:
         raise UserError(f"{checkpoint}: has the mechanism {', '.join(names)}; give its --user-dir")
-    part = temporary_path(out)
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
-        if not _copy_data(source, part) and task_of(settings) not in WITH_DATA:
-            raise UserError(f"{source}: no dictionary (dict*.txt); give the folder of prepared data as --data")
-        more: dict[str, Any] = {"version": version, "architecture": model.get("_name") or model.get("arch")}
-        more["task"] = task_of(settings)
-        if user_dir:
-            more |= {"mechanisms": names, CODE: f"{CODE}/{_copy_code(Path(user_dir), part / CODE)}"}
-        write_shared(state, part, **more)
-        load_models([part], source if more["task"] in WITH_DATA else part)  # what is shared must load
-        (part / CARD).write_text(card(part, state, read_config(part)), encoding="utf-8")
-        if out.exists():
-            out.rmdir()
-        part.replace(out)
-    except (UserError, OSError) as error:
-        raise UserError(str(error).replace(str(part), str(out))) from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    with new_folder(out) as part:
+        try:
+            if not _copy_data(source, part) and task_of(settings) not in WITH_DATA:
+                raise UserError(f"{source}: no dictionary (dict*.txt); give the folder of prepared data as --data")
+            more: dict[str, Any] = {"version": version, "architecture": model.get("_name") or model.get("arch")}
+            more["task"] = task_of(settings)
+            if user_dir:
+                more |= {"mechanisms": names, CODE: f"{CODE}/{_copy_code(Path(user_dir), part / CODE)}"}
+            write_shared(state, part, **more)
+            load_models([part], source if more["task"] in WITH_DATA else part)  # what is shared must load
+            (part / CARD).write_text(card(part, state, read_config(part)), encoding="utf-8")
+            if out.exists():
+                out.rmdir()
+            part.replace(out)
+        except (UserError, OSError) as error:
+            raise UserError(str(error).replace(str(part), str(out))) from None
 
 
 def _copy_data(data: Path, out: Path) -> bool:

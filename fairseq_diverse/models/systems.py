@@ -41,8 +41,6 @@ ARCHITECTURES = [system + size for systems, sizes in EVERY for system in systems
 
 def unknown(name: str, more: Iterable[str] = ()) -> str:
     """The message for a name that is no architecture; ``more`` are those of a user's folder."""
-    parts = [
-        f"{', '.join(systems)}, each also with {', '.join(filter(None, sizes))} at its end" for systems, sizes in EVERY
-    ]
-    others = [other for other in more if other not in ARCHITECTURES]
-    return f"--arch {name}: unknown; known are {'; '.join([*parts, *others])}"
+    parts = [f"{', '.join(of)}, each also with {', '.join(filter(None, sizes))} at its end" for of, sizes in EVERY]
+    parts += [other for other in more if other not in ARCHITECTURES]
+    return f"--arch {name}: unknown; known are {'; '.join(parts)}"

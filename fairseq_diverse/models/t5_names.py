@@ -17,16 +17,11 @@ from fairseq_diverse.support.errors import UserError
 SIDES, KEPT, OPTIONAL = ("source", "target"), PIECES, ()
 TASK = {"_name": "translation", "data": None, "source_lang": None, "target_lang": None}
 FIXED = {  # settings that only one value of fits
-    "layer_norm_epsilon": EPSILON,
-    "is_encoder_decoder": True,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-    "decoder_start_token_id": 0,
+    **{"layer_norm_epsilon": EPSILON, "is_encoder_decoder": True},
+    **{"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
 }
 OTHERS = {
-    "encoder_layers": "num_layers",
-    "decoder_layers": "num_decoder_layers",
-    "head_width": "d_kv",
+    **{"encoder_layers": "num_layers", "decoder_layers": "num_decoder_layers", "head_width": "d_kv"},
     "position_bias_buckets": "relative_attention_num_buckets",
     "position_bias_distance": "relative_attention_max_distance",
 }

@@ -152,14 +152,9 @@ class DataConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """All settings of the preparation (not the name), in the order of the configuration file."""
-        return {
-            "sides": self.sides,
-            "files": self.files,
-            "filter": {key: value for key, value in self.filter.items() if key != "dedup" or value},  # older data
-            "bpe": self.bpe,
-            "joined-dictionary": self.joined_dictionary,
-            **({"glue": self.glue} if self.glue else {}),
-        }
+        limits = {key: value for key, value in self.filter.items() if key != "dedup" or value}  # older data
+        settings = {"sides": self.sides, "files": self.files, "filter": limits, "bpe": self.bpe}
+        return settings | {"joined-dictionary": self.joined_dictionary} | ({"glue": self.glue} if self.glue else {})
 
 
 def _files(given: Any) -> dict[str, Any]:

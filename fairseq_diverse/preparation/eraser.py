@@ -13,7 +13,7 @@ import msgspec
 from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SIDE_DEFAULTS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.prepare import Say, prepare
-from fairseq_diverse.support.files import iterate_lines, remove, temporary_path, write_lines
+from fairseq_diverse.support.files import iterate_lines, new_folder, write_lines
 from fairseq_diverse.support.typed import typed
 
 ORIGIN = "https://www.eraserbenchmark.com"
@@ -185,9 +185,7 @@ def prepare_eraser(
     sides, bpe = {"source": {**SIDE_DEFAULTS, "language": "en"}}, {**BPE_DEFAULTS, "size": BPE_SIZE}
     config = DataConfig(name, sides, {"train": "train", "valid": "valid"}, FILTER_DEFAULTS, bpe, True)
     config = encoding.applied(config) if encoding else config
-    work = temporary_path(out.with_name(f"{out.name}.raw"))
-    try:
-        work.mkdir(parents=True)
+    with new_folder(out.with_name(f"{out.name}.raw")) as work:
         written: dict[str, list[str]] = {}
         for split, annotations in examples.items():
             shutil.copyfile(folder / FILES[split], work / FILES[split])
@@ -209,5 +207,3 @@ def prepare_eraser(
         counts = ", ".join(f"{split} {len(annotations):,}" for split, annotations in examples.items())
         say(f"prepared {out}: {counts} examples, {len(written):,} documents")
         return True
-    finally:
-        remove(work)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +30,7 @@ from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.sources import Sources
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write, decode_lines, temporary_path
+from fairseq_diverse.support.files import atomic_write, decode_lines, new_folder, sha256_of, write_text
 
 STAMP = "sources.json"
 ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")
@@ -85,15 +85,10 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
                     one, two = part.members
                     raise ValueError(f"{archives / part.archive}: {one} has {a:,} lines and {two} {b:,}")
                 lines[prefix].append(a)
-    stamp = {
-        "files": _wanted(config),
-        "checks": sources.checks,
-        "archives": {name: _identity(archives / name) for name in used},
-        "lines": lines,
-        "sizes": {name: (raw / name).stat().st_size for name in names},
-    }
-    with atomic_write(raw / STAMP) as f:
-        json.dump(stamp, f, indent=2)
+    stamp: dict[str, Any] = {"files": _wanted(config), "checks": sources.checks}
+    stamp |= {"archives": {name: _identity(archives / name) for name in used}, "lines": lines}
+    stamp |= {"sizes": {name: (raw / name).stat().st_size for name in names}}
+    write_text(raw / STAMP, json.dumps(stamp, indent=2))
     shutil.rmtree(raw / "parts")
 
 
@@ -129,11 +124,8 @@ def refuse_other(archive: Path, bytes: int | None = None, sha256: str | None = N
     size = archive.stat().st_size
     if bytes is not None and size != bytes:
         raise UserError(f"{archive}: {size:,} bytes, {bytes:,} are expected; delete it and download it again")
-    if sha256 is not None:
-        with open(archive, "rb") as f:
-            found = file_digest(f, "sha256").hexdigest()
-        if found != sha256:
-            raise UserError(f"{archive}: its SHA-256 is {found}, {sha256} is expected; delete it and download it again")
+    if sha256 is not None and (found := sha256_of(archive)) != sha256:
+        raise UserError(f"{archive}: its SHA-256 is {found}, {sha256} is expected; delete it and download it again")
 
 
 # --- out of one archive ---
@@ -146,8 +138,6 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
     made = folder / sha256(json.dumps([archive.name, *_identity(archive), *patterns]).encode()).hexdigest()[:16]
     if made.exists():
         return made
-    work = temporary_path(made)
-    work.mkdir(parents=True)
     size = archive.stat().st_size
     limit = left = max(ALWAYS, RATIO * size)
 
@@ -160,6 +150,7 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
 
     try:
         with (
+            new_folder(made) as work,
             open(archive, "rb") as opened,
             tqdm.wrapattr(opened, "read", size, desc=f"extract {archive.name}", mininterval=INTERVAL) as f,
         ):
@@ -169,10 +160,10 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
                     for line in _lines(stream, name, f"{archive}: {name}"):
                         spend(len(line))
                         out.write(f"{line}\n")
-        for pattern in patterns:
-            if not _matching(work, pattern):
-                raise UserError(f"{archive}: has no member {pattern}")
-        work.replace(made)
+            for pattern in patterns:
+                if not _matching(work, pattern):
+                    raise UserError(f"{archive}: has no member {pattern}")
+            work.replace(made)
     except UserError:
         raise
     except UNREADABLE as error:
@@ -181,8 +172,6 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
         reason = " ".join(str(error).split())
         todo = "delete it and download it again, or unpack it yourself and use --raw"
         raise UserError(f"{archive}: cannot be read ({reason}); {todo}") from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return made
 
 

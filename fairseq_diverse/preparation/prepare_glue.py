@@ -6,7 +6,7 @@ from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SI
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.glue import AS_TEXT, ORIGIN, PREFIX, GlueTask, read_examples
 from fairseq_diverse.preparation.prepare import Say, prepare
-from fairseq_diverse.support.files import remove, temporary_path, write_lines
+from fairseq_diverse.support.files import new_folder, write_lines
 
 BPE_SIZE = 8000  # of subwords that are learned on the task's own text
 
@@ -47,18 +47,13 @@ def prepare_glue(
             raise ValueError(f"{name}: {needed}")
         sides = {side: encoding.steps | {"language": as_} for side, as_ in (("source", "input"), ("target", "label"))}
         bpe = encoding.bpe
-    named = {split: split for split in files}
-    config = DataConfig(task.name, sides, named, FILTER_DEFAULTS, bpe, True, glue=task.name)
+    config = DataConfig(task.name, sides, {split: split for split in files}, FILTER_DEFAULTS, bpe, True, glue=task.name)
     config = encoding.applied(config) if encoding and not as_text else config
-    work = temporary_path(out.with_name(f"{out.name}.raw"))
-    try:
-        work.mkdir(parents=True)
+    with new_folder(out.with_name(f"{out.name}.raw")) as work:
         for split, path in files.items():
             if skipped := _extract(task, path, work, split, suffixes, strict, as_text):
                 say(f"{split}: {skipped:,} lines with a wrong number of columns left out, as in fairseq's recipe")
         return prepare(config, work, out, workers=workers, overwrite=overwrite, encoding=encoding, say=say)
-    finally:
-        remove(work)
 
 
 def _extract(
@@ -74,7 +69,6 @@ def _extract(
             rows.append((task.as_text(inputs), "" if label is None else task.answer(label)))
         else:
             rows.append(inputs if label is None else (*inputs, label))
-    names = [*suffixes, "label"] if labelled or as_text else suffixes
-    for column, name in enumerate(names):
+    for column, name in enumerate([*suffixes, "label"] if labelled or as_text else suffixes):
         write_lines(work / f"{split}.{name}", (row[column] for row in rows))
     return examples.count(None)

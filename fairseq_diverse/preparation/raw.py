@@ -4,7 +4,6 @@ sacreBLEU. Other files are refused in one line that says what is wanted."""
 import difflib
 import glob
 import gzip
-import hashlib
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_diverse.preparation.progress import bar
-from fairseq_diverse.support.files import decode_lines, iterate_lines
+from fairseq_diverse.support.files import decode_lines, iterate_lines, sha256_of
 from fairseq_diverse.support.languages import base_language
 
 WANTED = "plain text, a file for each language with one sentence a line, or a .tsv or .tmx of both, is wanted"
@@ -84,8 +83,7 @@ def file_hash(path: Path) -> str:
     """SHA-256 of a file. Raises ``ValueError``: it cannot be read; names a file of another kind that is there in its
     place."""
     try:
-        with open(path, "rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         beside = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*"))
         there = [other for other in (path.with_suffix(""), *beside) if other.suffix in OTHERS and other.is_file()]

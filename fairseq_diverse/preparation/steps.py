@@ -28,7 +28,7 @@ from fairseq_diverse.preparation.subwords import OF_PIECES, Subwords, count_subw
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.preparation.wordpiece import read_vocabulary, symbols
 from fairseq_diverse.support.errors import warn
-from fairseq_diverse.support.files import atomic_write, iterate_lines, write_lines
+from fairseq_diverse.support.files import iterate_lines, write_lines, write_text
 from fairseq_diverse.support.parallel import parallel_map
 from fairseq_diverse.support.processes import run_to_end
 
@@ -60,8 +60,7 @@ class Steps:
         """The result of ``function(*args)``, from an earlier run if the step is finished."""
         if name not in self.kept["done"]:
             self.kept["done"][name] = function(*args)
-            with atomic_write(self.path) as f:
-                json.dump(self.kept, f)
+            write_text(self.path, json.dumps(self.kept))
         return self.kept["done"][name]
 
 

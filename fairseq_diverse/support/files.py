@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import hashlib
 import itertools
 import os
 import re
@@ -88,6 +89,17 @@ def temporary_path(path: Path) -> Path:
     return mine
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder next to ``path`` to work in, which may be renamed to it; else it is removed at the end."""
+    work = temporary_path(path)
+    try:
+        work.mkdir(parents=True)
+        yield work
+    finally:
+        remove(work)
+
+
 def remove(path: Path) -> None:
     """Delete a file or a folder, as far as possible."""
     if path.is_dir() and not path.is_symlink():
@@ -107,13 +119,19 @@ def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
     """The lines of a UTF-8 file, split at newlines only, without newline, carriage return and byte order mark. Raises
-    ValueError: the file cannot be read or is not UTF-8; names the file and the line."""
+    UserError: the file cannot be read or is not UTF-8; names the file and the line."""
     try:
         f = open(path, "rb")  # noqa: SIM115
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     with f:
         yield from decode_lines(f, str(path))
+
+
+def sha256_of(path: str | Path) -> str:
+    """Of the contents of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write, iterate_lines
+from fairseq_diverse.support.files import atomic_write, iterate_lines, write_text
 from fairseq_diverse.support.parallel import parallel_map
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parsers
@@ -151,8 +151,7 @@ def join_shards(out: Path, count: int) -> list[Path]:
             if lists:
                 with atomic_write(f"{out}.unparsed", "wb") as joined:
                     joined.writelines(listed.read_bytes() for listed in lists)
-            with atomic_write(record_path(out)) as described:
-                json.dump(records[0] | {"text": ranges[0]["text"]}, described)
+            write_text(record_path(out), json.dumps(records[0] | {"text": ranges[0]["text"]}))
         for shard in shards:
             for path in (Path(f"{shard}.unparsed"), record_path(shard), shard):
                 path.unlink(missing_ok=True)
@@ -168,16 +167,15 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int, gpu
     words = {start: sum(len(line.split()) for line in chunk) for start, chunk in chunks.items()}
     left = {start: chunk for start, chunk in chunks.items() if not paths[start].exists()}
     done = sum(words[start] for start in chunks if start not in left)
-    total = sum(words.values())
-    with tqdm(None, out.name, total, initial=done, unit=" words", unit_scale=True, disable=None) as bar:
+    options: dict[str, Any] = {"initial": done, "unit": " words", "unit_scale": True, "disable": None}
+    with tqdm(None, out.name, sum(words.values()), **options) as bar:
         places: SimpleQueue[str] = multiprocessing.get_context("spawn").SimpleQueue()
         for number in range(workers):
             places.put(gpus[number % len(gpus)] if gpus else "")
         # a fork would inherit torch's threads
         with parallel_map(Parsing(job, places), left.values(), workers, renewed=CHUNKS_A_PROCESS) as parsed:
             for start, results in zip(left, parsed, strict=True):
-                with atomic_write(paths[start]) as file:
-                    json.dump(results, file)
+                write_text(paths[start], json.dumps(results))
                 bar.update(words[start])
     return paths
 
@@ -193,10 +191,8 @@ def _join(paths: dict[int, Path], out: Path, record: dict[str, Any]) -> list[Unp
                     unparsed.append(Unparsed(line, reason))
         Path(f"{out}.unparsed").unlink(missing_ok=True)
         if unparsed:
-            with atomic_write(f"{out}.unparsed") as listed:
-                listed.writelines(f"{one.line}\t{one.reason}\n" for one in unparsed)
-        with atomic_write(record_path(out)) as described:
-            json.dump(record, described)
+            write_text(f"{out}.unparsed", "".join(f"{one.line}\t{one.reason}\n" for one in unparsed))
+        write_text(record_path(out), json.dumps(record))
     return unparsed
 
 
@@ -217,8 +213,7 @@ def _take_over(parts: Path, job: Job) -> None:
     record = parts / "job.json"
     if any(parts.glob("0*.json")) and record.exists() and _read(record) != asdict(job):
         raise UserError(f"{parts}: holds parts of another text, parser or shard; delete it, or give another --out")
-    with atomic_write(record) as file:
-        json.dump(asdict(job), file)
+    write_text(record, json.dumps(asdict(job)))
 
 
 class Parsing:
