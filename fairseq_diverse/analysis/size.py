@@ -100,9 +100,8 @@ def build_model(args: Namespace, symbols: tuple[int, int]) -> Any:
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Number of parameters of ``encoder``, ``decoder`` and ``embeddings`` (with the softmax layer).
-
-    For a language model: of ``encoder``, ``embeddings`` and ``lm_head``. A shared parameter counts once."""
+    """Number of parameters of ``encoder``, ``decoder`` and ``embeddings`` (with the softmax layer). For a language
+    model: of ``encoder``, ``embeddings`` and ``lm_head``. A shared parameter counts once."""
     counts = Counter(dict.fromkeys([*_sides(model), "embeddings"], 0))
     for name, parameter in model.named_parameters():
         path = name.split(".")

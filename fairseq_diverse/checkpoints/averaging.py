@@ -114,7 +114,6 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
 
 def drop_worse(folder: Path, count: int, metric: str) -> None:
     """Delete the checkpoints of updates that are neither the newest nor among the ``count`` best by ``metric``.
-
     Repeated while a training saves them, this leaves those that ``best`` would take of all. Raises ``ValueError``: they
     do not hold the metric."""
     paths = [path for path in folder.glob("checkpoint_*_*.pt") if UPDATES.fullmatch(path.name)]

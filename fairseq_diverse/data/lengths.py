@@ -94,9 +94,8 @@ class PhraseLayers(NamedTuple):
 
 def phrase_layers(data: str, source: str | None = None, target: str | None = None) -> PhraseLayers | None:
     """The mean over sentences of the largest layer of a word, see ``local_phrases``; None where there are no trees.
-    Arguments as of ``sentence_lengths``. Raises ``UserError``: the trees are damaged, or of another source.
-
-    Source: Zhang et al. (2021), section 5.3.3, where it is 11.13 and speaks for k = 6."""
+    Arguments as of ``sentence_lengths``. Raises ``UserError``: the trees are damaged, or of another source. Source:
+    Zhang et al. (2021), section 5.3.3, where it is 11.13 and speaks for k = 6."""
     layers: list[np.ndarray] = []
     for side, path in _shards(data, source, target):
         if side == "source" and "constituency" in available_trees(Path(path)):

@@ -77,10 +77,8 @@ def relation(left: int, right: int) -> str:
 
 
 def random_formula(count: int, variables: Sequence[str], rng: random.Random) -> list[str]:
-    """The symbols of a random formula with ``count`` operators.
-
-    ``not``, ``and`` and ``or`` are equally likely, and so is every split of the remaining operators between the two
-    sides of ``and`` and ``or``."""
+    """The symbols of a random formula with ``count`` operators. ``not``, ``and`` and ``or`` are equally likely, and so
+    is every split of the remaining operators between the two sides of ``and`` and ``or``."""
     if count == 0:
         return [rng.choice(variables)]
     operator = rng.choice(OPERATORS)

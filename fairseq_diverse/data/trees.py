@@ -270,10 +270,9 @@ class SyntaxDataset(torch.utils.data.Dataset):
 
 
 def project(rows: Tensor, needed: Sequence[str]) -> Tensor:
-    """(words, 5) ``ROW`` per word -> (T, 5) word, head, start, end, layer per subword, </s> last.
-
-    A subword has the relations of its word; </s> is a separate word, related only to itself. Without a usable tree of a
-    needed kind, every token gets ``EVERYTHING_RELATED``. The paper does not describe subwords."""
+    """(words, 5) ``ROW`` per word -> (T, 5) word, head, start, end, layer per subword, </s> last. A subword has the
+    relations of its word; </s> is a separate word, related only to itself. Without a usable tree of a needed kind,
+    every token gets ``EVERYTHING_RELATED``. The paper does not describe subwords."""
     words, length = len(rows), int(rows[:, 0].sum()) + 1
     if not words or ("dependency" in needed and rows[0, 1] < 0) or ("constituency" in needed and not rows[0, 3]):
         return torch.tensor(EVERYTHING_RELATED).repeat(length, 1)

@@ -96,10 +96,9 @@ class Vectors(dict[str, Any]):
 
 
 def read_embeddings(_: Any, embed_path: str) -> Vectors:
-    """As fairseq's ``parse_embedding``: "N D", then a word and its D numbers a line. A word may have spaces.
-
-    The first line may be missing, as in GloVe's files; fairseq would leave out the first word. Raises ``UserError``:
-    there is no vector, or a line does not have D numbers."""
+    """As fairseq's ``parse_embedding``: "N D", then a word and its D numbers a line. A word may have spaces. The first
+    line may be missing, as in GloVe's files; fairseq would leave out the first word. Raises ``UserError``: there is no
+    vector, or a line does not have D numbers."""
     from torch import tensor
 
     with naming(embed_path), open(embed_path, encoding="utf-8", errors="surrogateescape") as file:

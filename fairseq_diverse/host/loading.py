@@ -142,9 +142,8 @@ def load_problem(names: str, data: str, error: Exception) -> str:
 
 
 def _raised_in(error: Exception, functions: tuple[str, ...]) -> bool:
-    """Whether one of fairseq's functions of this name itself, not what it calls, raised an error.
-
-    They find no class for a name of a checkpoint, with an error of any kind: some fail in writing their own message."""
+    """Whether one of fairseq's functions of this name itself, not what it calls, raised an error. They find no class
+    for a name of a checkpoint, with an error of any kind: some fail in writing their own message."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_code.co_name in functions and frame.f_globals["__name__"] in ("fairseq.tasks", "fairseq.models")
 

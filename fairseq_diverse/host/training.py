@@ -86,9 +86,8 @@ def train_step(train_step: Any, self: Any, samples: list[Any], *args: Any, **fla
 
 
 def step_amp(_: Any, self: Any) -> None:
-    """``AMPOptimizer.step`` with the torch optimizer, whose gradients fairseq has unscaled to clip them.
-
-    fairseq has its own wrapper stepped, which torch's ``GradScaler`` takes for another optimizer."""
+    """``AMPOptimizer.step`` with the torch optimizer, whose gradients fairseq has unscaled to clip them. fairseq has
+    its own wrapper stepped, which torch's ``GradScaler`` takes for another optimizer."""
     self.scaler.step(self.optimizer)
     self.scaler.update()
 

@@ -13,9 +13,8 @@ POWER = 0.8
 
 
 class SeedTest(NamedTuple):
-    """The test of one system's difference to the baseline; see `dunnett` for the formulas.
-
-    p and single_p are None if no score differs between seeds: then nothing can be tested."""
+    """The test of one system's difference to the baseline; see `dunnett` for the formulas. p and single_p are None if
+    no score differs between seeds: then nothing can be tested."""
 
     difference: float
     error: float

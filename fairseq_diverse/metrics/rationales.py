@@ -11,9 +11,8 @@ RIDGE = 1.0
 
 
 def lime_samples(words: int, samples: int, seed: int) -> np.ndarray:
-    """(samples, W) of 1 for words that are kept, 0 for those that are removed; the first row keeps all.
-
-    Each further row removes k random words, k uniform from 1 to W, as `lime` for texts does."""
+    """(samples, W) of 1 for words that are kept, 0 for those that are removed; the first row keeps all. Each further
+    row removes k random words, k uniform from 1 to W, as `lime` for texts does."""
     draws = np.random.default_rng(seed)
     kept = np.ones((samples, words))
     for row, count in zip(kept[1:], draws.integers(1, words + 1, samples - 1), strict=True):

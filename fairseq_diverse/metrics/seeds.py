@@ -99,9 +99,8 @@ def compared(first: Collection[int], other: Collection[int]) -> tuple[list[int],
 
 
 def over_seeds(scores: Mapping[str, Mapping[int, float]], baselines: Mapping[str, str]) -> dict[str, Difference]:
-    """What the seeds say of every system against its baseline, where both have scores and are not the same.
-
-    The difference is that of the mean ``scores`` (by system, by seed) of the seeds that are `compared`. Systems with
+    """What the seeds say of every system against its baseline, where both have scores and are not the same. The
+    difference is that of the mean ``scores`` (by system, by seed) of the seeds that are `compared`. Systems with
     several seeds are tested together with the others of the same baseline."""
     values = {name: list(by_seed.values()) for name, by_seed in scores.items()}
     differences: dict[str, Difference] = {}

@@ -13,10 +13,9 @@ CHUNK = 250  # resamples whose sentences are drawn at once
 
 
 def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, float, float]:
-    """Mean difference, system - baseline, of values for the same sentences (NLL, say), its standard error, and p.
-
-    p is that of the two-sided paired t-test. Raises ``ValueError``: the arrays are not two equally long rows of at
-    least two finite numbers."""
+    """Mean difference, system - baseline, of values for the same sentences (NLL, say), its standard error, and p. p is
+    that of the two-sided paired t-test. Raises ``ValueError``: the arrays are not two equally long rows of at least two
+    finite numbers."""
     from scipy.stats import ttest_rel
 
     baseline, system = np.asarray(baseline, dtype=np.float64), np.asarray(system, dtype=np.float64)
@@ -112,10 +111,9 @@ def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Combine
 
 
 def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple[float, float | None]:
-    """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test.
-
-    The test is over seeds on one fixed test set; p is None if no score varies. For several systems with one baseline,
-    use `dunnett`. Raises ``ValueError``: a side has fewer than two seeds."""
+    """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test. The test is over seeds
+    on one fixed test set; p is None if no score varies. For several systems with one baseline, use `dunnett`. Raises
+    ``ValueError``: a side has fewer than two seeds."""
     from scipy.stats import ttest_ind
 
     if min(len(baseline), len(system)) < 2:

@@ -42,10 +42,9 @@ def tokenizer_name(language: str) -> str:
 
 
 def check_language(language: str) -> None:
-    """Raise ``ValueError`` for a code whose language no one knows: metrics would take it for one without rules.
-
-    Known are the codes of the system's locales, of Moses' rules and of sacreBLEU's tokenizers, with or without a region
-    or script: ``pt-BR``, ``zh_Hant``."""
+    """Raise ``ValueError`` for a code whose language no one knows: metrics would take it for one without rules. Known
+    are the codes of the system's locales, of Moses' rules and of sacreBLEU's tokenizers, with or without a region or
+    script: ``pt-BR``, ``zh_Hant``."""
     code, *_ = parts = re.split("[-_]", language)
     locales = {name.split("_")[0] for name in locale.locale_alias.values() if "_" in name}
     known = {*locales, *TOKENIZERS, *_moses_languages().values()}
@@ -68,10 +67,8 @@ def multi_bleu(hypotheses: Lines, references: Lines, compounds: bool = False) ->
 
 
 def split_compounds(line: str) -> str:
-    """``well-known`` to ``well ##AT##-##AT## known``.
-
-    Source: get_ende_bleu.sh of tensor2tensor, the code of Vaswani et al. (2017), before multi-bleu of English-German.
-    """
+    """``well-known`` to ``well ##AT##-##AT## known``. Source: get_ende_bleu.sh of tensor2tensor, the code of Vaswani et
+    al. (2017), before multi-bleu of English-German."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
 
 
@@ -86,10 +83,9 @@ def word_error_rate(hypotheses: Lines, references: Lines) -> Result:
 
 
 def ter_of_li2022(hypotheses: Lines, references: Lines) -> Result:
-    """What Li and Luo (2022) call WER: TER (pyter's), edits with shifts by words of the references, times 100.
-
-    Of the tokens, with case, by sacreBLEU; the paper's package pyter sometimes misses the shortest way to the
-    reference. In which unit the paper gives it (2.25 to 58.10) is not known."""
+    """What Li and Luo (2022) call WER: TER (pyter's), edits with shifts by words of the references, times 100. Of the
+    tokens, with case, by sacreBLEU; the paper's package pyter sometimes misses the shortest way to the reference. In
+    which unit the paper gives it (2.25 to 58.10) is not known."""
     from sacrebleu.metrics import TER
 
     return result_by(TER(case_sensitive=True), hypotheses, references)
@@ -107,11 +103,9 @@ def rouge_l(hypotheses: Lines, references: Lines) -> Result:
 
 
 def cider(hypotheses: Lines, references: Lines) -> Result:
-    """Mean of the sentences' CIDEr-D, from 0 to 10; by pycocoevalcap.
-
-    Source: Vedantam et al. (2015): clipped cosine of tf-idf vectors of 1- to 4-grams, with a penalty for unequal
-    lengths; document frequencies are those of the references given. The tests of significance keep them. Raises
-    ``ValueError``: no reference has a word."""
+    """Mean of the sentences' CIDEr-D, from 0 to 10; by pycocoevalcap. Source: Vedantam et al. (2015): clipped cosine of
+    tf-idf vectors of 1- to 4-grams, with a penalty for unequal lengths; document frequencies are those of the
+    references given. The tests of significance keep them. Raises ``ValueError``: no reference has a word."""
     scorer = _package("pycocoevalcap.cider.cider", "pycocoevalcap").Cider()
     if not any(references):
         raise ValueError("no reference has a word")

@@ -220,7 +220,6 @@ class StagedAttention(StagedBody, MultiheadAttention):
         incremental_state: IncrementalState | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """q (B, H, T, D), already scaled; k and v (B, ``key_heads``, S, D) and their padding (B, S), also cached ones.
-
         The cache has fairseq's key and format, so fairseq reorders it with the beams."""
         q = self.split_heads(self.q_proj(query) * self.scaling, self.num_heads)
         cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}

@@ -76,10 +76,8 @@ class DiverseBertEncoder(DiverseRobertaEncoder):
 
 
 class BertHead(nn.Module):
-    """y = W Dropout(p) + b of the pooled state p = tanh(W_p h + b_p), h the state of [CLS].
-
-    Source: Devlin et al. (2019), section 4.1, and the authors' code; fairseq's head of RoBERTa, whose parameters it
-    has, also drops out h."""
+    """y = W Dropout(p) + b of the pooled state p = tanh(W_p h + b_p), h the state of [CLS]. Source: Devlin et al.
+    (2019), section 4.1, and the authors' code; fairseq's head of RoBERTa, whose parameters it has, also drops out h."""
 
     def __init__(self, head: RobertaClassificationHead) -> None:
         super().__init__()
@@ -98,10 +96,9 @@ class BertHead(nn.Module):
 
 @register_model("diverse_bert")
 class DiverseBertModel(DiverseRobertaModel):
-    """BERT with mechanisms at any layer; its input is [CLS] x [SEP], or of a pair [CLS] x [SEP] y [SEP].
-
-    Differences from ``DiverseRobertaModel``: embeddings of two segments, as many positions as the model reads, layer
-    norms with eps 1e-12, the pooler's input without dropout."""
+    """BERT with mechanisms at any layer; its input is [CLS] x [SEP], or of a pair [CLS] x [SEP] y [SEP]. Differences
+    from ``DiverseRobertaModel``: embeddings of two segments, as many positions as the model reads, layer norms with eps
+    1e-12, the pooler's input without dropout."""
 
     encoder_class = DiverseBertEncoder
 

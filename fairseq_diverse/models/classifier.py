@@ -31,7 +31,6 @@ class MeanPooling(nn.Module):
 
 class QueryPooling(nn.Module):
     """Attention of P trainable queries to a sentence's vectors (Li et al., 2021, section 4.3.2; Tran et al., 2018).
-
     pooled_p = sum over t of softmax(u_p . x_t / sqrt(C)) x_t"""
 
     def __init__(self, width: int, vectors: int) -> None:
@@ -139,10 +138,9 @@ class DiverseClassifier(DiverseModel):
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor, attention_request: Requests = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """(K B, T) tokens -> (B, classes) logits, and ``agreement`` (terms,) over all tokens.
-
-        The first sequences of all examples are one batch for the encoder, then the second ones, and so on; each batch
-        is padded only to its own longest sequence."""
+        """(K B, T) tokens -> (B, classes) logits, and ``agreement`` (terms,) over all tokens. The first sequences of
+        all examples are one batch for the encoder, then the second ones, and so on; each batch is padded only to its
+        own longest sequence."""
         sizes = components(self.encoder.cfg)
         request = resolve(attention_request, sizes | dict.fromkeys(("decoder", "cross"), Component(0, 0, 0)))
         fixed = self.frozen and not [*self.pooling.parameters()]

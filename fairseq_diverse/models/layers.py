@@ -166,7 +166,6 @@ def attend(
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
     """The feed-forward network of a layer, likewise; with --gated-feed-forward W_2 (f(W_1 x) * V x), f the activation.
-
     Source: Shazeer (2020), "GLU variants improve Transformer", Eq. 6."""
     inner = layer.fc1(layer.final_layer_norm(x) if layer.normalize_before else x)
     if layer.gated_feed_forward:

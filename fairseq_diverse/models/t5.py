@@ -56,9 +56,8 @@ class LastNorm(nn.RMSNorm):
 
 
 def make_t5(layer: nn.Module) -> None:
-    """RMSNorm in place of layer norm, no biases, and T5's initial values; mechanisms stay as they are.
-
-    Matrices start as N(0, 1 / input width), that of the queries as N(0, 1 / (input width Dk))."""
+    """RMSNorm in place of layer norm, no biases, and T5's initial values; mechanisms stay as they are. Matrices start
+    as N(0, 1 / input width), that of the queries as N(0, 1 / (input width Dk))."""
     for name, part in layer.named_children():
         if isinstance(part, nn.LayerNorm):
             setattr(layer, name, nn.RMSNorm(part.normalized_shape, EPSILON))

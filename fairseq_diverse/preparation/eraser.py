@@ -50,7 +50,6 @@ class _Document(msgspec.Struct):
 
 class Annotation(NamedTuple):
     """An example: the words of its documents, one after the other, with 1 for those that are evidence, else 0.
-
     ``places`` has for each document its name and its number of words."""
 
     name: str
@@ -109,10 +108,9 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 class _Documents:
-    """The words of documents: those of ``docs.jsonl``, or files in ``docs/``, which are read when they are named.
-
-    As in ERASER's program, lines are split at single spaces, not at other white space; in ``docs.jsonl``, what is
-    between two spaces is a word, too, since evidence is counted in such words."""
+    """The words of documents: those of ``docs.jsonl``, or files in ``docs/``, which are read when they are named. As in
+    ERASER's program, lines are split at single spaces, not at other white space; in ``docs.jsonl``, what is between two
+    spaces is a word, too, since evidence is counted in such words."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.words = folder / "docs", dict[str, list[str]]()

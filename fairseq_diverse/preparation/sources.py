@@ -13,11 +13,9 @@ PART_KEYS = ("archive", "member", "lines")
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a raw file.
-
-    ``members``: for source and target, the path inside ``archive``, with * and ? as in a shell (several files are
-    joined in alphabetical order); it may lead through an inner archive. ``lines``: number of lines of each side, None
-    if unknown."""
+    """A part of a raw file. ``members``: for source and target, the path inside ``archive``, with * and ? as in a shell
+    (several files are joined in alphabetical order); it may lead through an inner archive. ``lines``: number of lines
+    of each side, None if unknown."""
 
     archive: str
     members: tuple[str, str]

@@ -41,7 +41,6 @@ T5_NAME = "sentencepiece.model"  # of a model that was learned here
 
 class Steps:
     """Results of finished steps by name, stored in ``folder``; a folder with another ``purpose`` is emptied first.
-
     Steps write files in ``folder`` and can be repeated; their results, and ``purpose``, are JSON values."""
 
     def __init__(self, folder: Path, purpose: Any):

@@ -87,10 +87,8 @@ class Subwords:
         return re.sub("@@( |$)", "", line)
 
     def words(self, subwords: Sequence[str]) -> list[list[str]]:
-        """The subwords of each word, in their order.
-
-        A word is what was one token before segmentation; with sentencepiece and GPT-2 it ends at a space of the text,
-        with WordPiece at a space or a punctuation mark."""
+        """The subwords of each word, in their order. A word is what was one token before segmentation; with
+        sentencepiece and GPT-2 it ends at a space of the text, with WordPiece at a space or a punctuation mark."""
         words: list[list[str]] = []
         for subword in subwords:
             if words and self._continues(words[-1][-1], subword):

@@ -67,10 +67,8 @@ def pattern() -> re.Pattern[str]:
 
 def around(function: Callable[[str], str], line: str) -> str:
     """What ``function``, which changes nothing but spaces, makes of the line without characters of `pattern`, and these
-    in their places: behind what they followed, or before the next word where that was a space.
-
-    In ``function`` a hyphen may become ``@-@``, as Moses has it, or the reverse, and control characters may be dropped.
-    """
+    in their places: behind what they followed, or before the next word where that was a space. In ``function`` a hyphen
+    may become ``@-@``, as Moses has it, or the reverse, and control characters may be dropped."""
     if not pattern().search(line):
         return function(line)
     bare, runs = [], dict[tuple[int, bool], str]()  # (number of characters before it, no space between): characters

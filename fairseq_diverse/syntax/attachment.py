@@ -38,7 +38,6 @@ def attachments(sentence: Dependencies) -> set[str]:
 
 def subordinate(sentence: Dependencies) -> bool:
     """Whether the sentence has a clause with a finite verb of its own inside another one: a complement, an adverbial or
-    a relative clause. German puts the verb of such a clause last.
-
-    Relations do not say whether a verb is finite. In the embedded corpus it is: its infinitives are ``xcomp``."""
+    a relative clause. German puts the verb of such a clause last. Relations do not say whether a verb is finite. In the
+    embedded corpus it is: its infinitives are ``xcomp``."""
     return not set(SUBORDINATE).isdisjoint(sentence.relations)

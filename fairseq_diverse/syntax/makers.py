@@ -34,7 +34,6 @@ def named_makers(given: str, text: str) -> dict[str, str]:
 
 def recorded_makers(path: Path) -> dict[str, str]:
     """By kind of the trees that a ``.syntax.json`` describes, the parser that made them; empty where none is recorded.
-
     Of sets that earlier versions wrote, ``preprocess.json`` has the parsers."""
     record = _read_object(path)
     made = record.get("parsers", _read_object(path.with_name("preprocess.json")).get("parsers"))

@@ -35,10 +35,9 @@ SUBBATCH_TOKENS = 500  # of benepar: larger ones are slower on a CPU and need gi
 
 
 class Parser(Protocol):
-    """A loaded parser; words are never split or joined.
-
-    Those below take a model (the name of an installed one, or a folder), the flag or file ``given`` that named it, for
-    errors, and raise ``UserError`` where parser, model or GPU is missing, damaged, or would run code of the model."""
+    """A loaded parser; words are never split or joined. Those below take a model (the name of an installed one, or a
+    folder), the flag or file ``given`` that named it, for errors, and raise ``UserError`` where parser, model or GPU is
+    missing, damaged, or would run code of the model."""
 
     path: str  # where it was loaded from
 

@@ -30,9 +30,8 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Grammar(msgspec.Struct, forbid_unknown_fields=True):
-    """A grammar's file, JSON: how often each rule of the binarised trees occurs.
-
-    Tags begin with ``TAG``. Chains of phrases are one symbol (``S+VP``), so only tags are alone below a phrase."""
+    """A grammar's file, JSON: how often each rule of the binarised trees occurs. Tags begin with ``TAG``. Chains of
+    phrases are one symbol (``S+VP``), so only tags are alone below a phrase."""
 
     roots: Annotated[dict[str, Count], msgspec.Meta(min_length=1)]
     binary: list[tuple[str, str, str, Count]]

@@ -168,9 +168,8 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator[Tr
 
 
 def _bracketed(lines: Iterable[str]) -> Iterator[tuple[int, str, bool]]:
-    """The number of the first line, the text and whether it is a tree on several lines, for each line and such tree.
-
-    A tree that a line does not close goes on in the next lines, unless one is empty."""
+    """The number of the first line, the text and whether it is a tree on several lines, for each line and such tree. A
+    tree that a line does not close goes on in the next lines, unless one is empty."""
     first, kept, missing = 0, list[str](), 0
     for number, line in enumerate(lines, 1):
         if kept and not line.strip():

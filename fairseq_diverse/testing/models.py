@@ -49,9 +49,8 @@ def placed(flags: Flags) -> list[str]:
 
 
 def examples(name: str) -> list[Flags]:
-    """The settings with which a mechanism is checked; "{on}" is the component.
-
-    They are the ``examples`` of its class, else every choice of ``kind``, else the defaults."""
+    """The settings with which a mechanism is checked; "{on}" is the component. They are the ``examples`` of its class,
+    else every choice of ``kind``, else the defaults."""
     cls: Any = MECHANISMS[name]
     if cls.examples:
         return [dict(flags) for flags in cls.examples]

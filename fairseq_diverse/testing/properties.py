@@ -456,9 +456,8 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
 
 
 def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: bool = False) -> None:
-    """In bfloat16 or float16, outputs and gradients are finite, also for an all-padding sentence and in decoding.
-
-    Plain fairseq gives NaN for such a sentence, forward and backward."""
+    """In bfloat16 or float16, outputs and gradients are finite, also for an all-padding sentence and in decoding. Plain
+    fairseq gives NaN for such a sentence, forward and backward."""
     model = trained_model(flags).to(dtype)
     pads = torch.zeros(3, 5, dtype=torch.bool)
     pads[1] = True
