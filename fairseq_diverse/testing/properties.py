@@ -1,12 +1,10 @@
 """Properties of every mechanism on every component; each function takes flags and raises ``PropertyFailed``."""
 
-import inspect
 import math
 import re
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,122 +17,37 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.nn.functional import pad as pad_tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_diverse.attention import mechanisms
-from fairseq_diverse.attention.body import AttentionOutput
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import PADDING, Relations, relate
 from fairseq_diverse.attention.request import AttentionRequest, Measurement
 from fairseq_diverse.checkpoints.loading import not_finite
 from fairseq_diverse.host.programs import parser
-from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.models.diverse_transformer import attentions_at
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import models
+from fairseq_diverse.testing.comparing import EVERYWHERE as EVERYWHERE
+from fairseq_diverse.testing.comparing import (
+    PropertyFailed,
+    architecture,
+    attending,
+    attention_at,
+    decode,
+    defined_at,
+    everywhere,
+    require,
+    require_close,
+    require_finite_gradients,
+    short_sentences,
+    told,
+    trained_model,
+    where_placed,
+)
 from fairseq_diverse.testing.models import Flags, at, batch, build_model, dictionary, examples, placed, terms
 
-EVERYWHERE = "encoder,cross,decoder"
 LONGER = 40  # words of a target that is longer than blocks and windows
 SIDES = (("left", "right"), ("right", "right"), ("left", "left"))  # where source and target are padded
 MAPS = Measurement(weights=True)
-
-# --- models with noise on the mechanisms' parameters, comparisons, failures ---
-
-
-class PropertyFailed(AssertionError):
-    """A property does not hold; the message says what differs and by how much."""
-
-
-def told(error: Exception) -> str:
-    """An error as text, with its kind unless it is ``PropertyFailed``, and the user's line that raised it."""
-    kind = "" if isinstance(error, PropertyFailed) else f"{type(error).__name__}: "
-    stages = [inspect.unwrap(getattr(cls, stage)) for cls in MECHANISMS.values() for stage in cls.stages()]
-    code = [stage.__code__ for stage in stages if hasattr(stage, "__code__")]
-    own = {Path(its.co_filename).parent for its in code} - {Path(mechanisms.__file__).parent}
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent in own]
-    where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines else ""
-    return kind + (" ".join(str(error).split()) or "no message") + where
-
-
-def require(holds: bool, problem: str) -> None:
-    if not holds:
-        raise PropertyFailed(problem)
-
-
-def require_close(got: Tensor, expected: Tensor, what: str, error: float = 1e-5) -> None:
-    """Raise unless the tensors are equal up to ``error``, absolute or relative."""
-    require(got.shape == expected.shape, f"{what}: {tuple(got.shape)}, not {tuple(expected.shape)}")
-    got, expected = got.detach().double(), expected.detach().double()
-    require(bool(got.isfinite().all()), f"{what}: not finite")
-    if not torch.allclose(got, expected, rtol=error, atol=error):
-        raise PropertyFailed(f"{what}: differs by {(got - expected).abs().max():.2g}, allowed {error:g}")
-
-
-def require_finite_gradients(module: torch.nn.Module, problem: str) -> None:
-    require(all(p.grad is None or bool(p.grad.isfinite().all()) for p in module.parameters()), problem)
-
-
-def attention_at(model: Any, component: str) -> StagedAttention:
-    """The first attention of a component."""
-    return attentions_at(model, component)[0]
-
-
-def architecture(flags: Flags) -> Flags:
-    return {name: value for name, value in flags.items() if name == "arch"}
-
-
-def everywhere(flags: Flags) -> str:
-    """The placement of all attentions of a model."""
-    return "encoder" if flags.get("arch") in models.OF_ROBERTA else EVERYWHERE
-
-
-def where_placed(flags: Flags) -> str:
-    """A component on which ``flags`` put a mechanism."""
-    names = [attribute_name(name, "on") for name in MECHANISMS]
-    return next((flags[name].split(",")[0].split(":")[0] for name in names if flags.get(name)), "encoder")
-
-
-def defined_at(name: str) -> tuple[str, ...]:
-    """The places at which a mechanism can be checked: components, and ``ROBERTA``."""
-    return tuple(dict.fromkeys(place for flags in examples(name) for place in models.places(flags)))
-
-
-def trained_model(flags: Flags) -> Any:
-    """A model with noise on the mechanisms' parameters, since their initial values may have no effect."""
-    model = build_model(flags)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for module in model.modules():
-            for parameter in module.parameters() if isinstance(module, Mechanism) else ():
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
-def short_sentences() -> tuple[Tensor, Relations]:
-    """Padding (2, 5) and trees of two sentences, for one attention."""
-    sample = batch((4, 3), (1, 1))
-    return sample["src_tokens"] == dictionary().pad(), relate(sample["source_trees"], ("dependency", "constituency"))
-
-
-def attending(flags: Flags) -> tuple[StagedAttention, Callable[..., AttentionOutput]]:
-    """The first attention on which ``flags`` put a mechanism, and its call with two sentences of five words."""
-    attention, (_, related) = attention_at(trained_model(flags), where_placed(flags)), short_sentences()
-    return attention, lambda x, **options: attention.attend(x, x, x, relations=related, **options)
-
-
-def decode(model: Any, component: str, x: Tensor) -> list[AttentionOutput]:
-    """What the first two attentions of a component give in two steps of incremental decoding; nothing of an encoder."""
-    outputs: list[AttentionOutput] = []
-    state: dict = {}
-    model.eval()
-    for now in x.split(1)[:2] if component != "encoder" else ():
-        carried: Mapping[str, Tensor] = {}
-        for attention in attentions_at(model, component)[:2]:
-            keys = x if component == "cross" else now
-            outputs.append(attention.attend(now, keys, keys, incremental_state=state, carried=carried))
-            carried = outputs[-1].carry
-    model.train()
-    return outputs
 
 
 # --- what a mechanism declares is so; off, neutral and from a checkpoint it is what it should be ---
