@@ -27,8 +27,8 @@ def classified(model: Any, task: Any, split: str, max_tokens: int, done: Callabl
     is a batch of its own; ``done`` is called with the number of examples after each batch."""
     hits = ["0"] * len(task.dataset(split))
     for sample in _batches(model, task, split, max_tokens):
-        logits = model(**sample["net_input"])[0]
-        for i in sample["id"][logits.argmax(-1) == sample["target"]].tolist():
+        found = model(**sample["net_input"])[0].argmax(-1)
+        for i in sample["id"][found == sample["target"]].tolist():
             hits[i] = "1"
         done(sample["nsentences"])
     return "".join(hits)

@@ -65,14 +65,9 @@ def explain(
         soft = scores[start : start + length].tolist()
         rationales.append({"docid": docid, "hard_rationale_predictions": hard, "soft_rationale_predictions": soft})
         start += length
-    return {
-        "annotation_id": example.name,
-        "rationales": rationales,
-        "classification": labels[predicted],
-        "classification_scores": by_label(whole),
-        **both(0),
-        "thresholded_scores": [{"threshold": one, **both(number)} for number, one in enumerate(SHARES, start=1)],
-    }
+    thresholded = [{"threshold": one, **both(number)} for number, one in enumerate(SHARES, start=1)]
+    record = {"annotation_id": example.name, "rationales": rationales, "classification": labels[predicted]}
+    return record | {"classification_scores": by_label(whole), **both(0), "thresholded_scores": thresholded}
 
 
 def measured(records: Sequence[Record], examples: Sequence[Annotation]) -> dict[str, float]:

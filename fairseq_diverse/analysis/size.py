@@ -136,14 +136,11 @@ def count_flops(model: nn.Module, source_length: int, target_length: int = 0) ->
     }
     counter = FlopCounterMode(display=False, custom_mapping=counted)
     with cpu.disabled(), counter, torch.no_grad():  # torch cannot count the work of our kernels
-        model(
-            src_tokens=torch.full((1, source_length), 4),
-            src_lengths=torch.tensor([source_length]),
-            prev_output_tokens=torch.full((1, target_length), 4),  # ignored by a language model
-            features_only=True,
-            source_trees=torch.tensor(EVERYTHING_RELATED).repeat(1, source_length, 1),  # ignored if none are needed
-            attention_request=AttentionRequest(weights=_with_own_maps(model), alignment=False),
-        )
+        sample = {"src_tokens": torch.full((1, source_length), 4), "src_lengths": torch.tensor([source_length])}
+        sample["prev_output_tokens"] = torch.full((1, target_length), 4)  # ignored by a language model
+        sample["source_trees"] = torch.tensor(EVERYTHING_RELATED).repeat(1, source_length, 1)  # mostly ignored
+        request = AttentionRequest(weights=_with_own_maps(model), alignment=False)
+        model(**sample, features_only=True, attention_request=request)
     flops = counter.get_flop_counts()
     name = type(model).__name__
     return {side: sum(flops[f"{name}.{side}"].values()) for side in _sides(model)}

@@ -32,13 +32,10 @@ class ClassificationDataset(FairseqDataset):
             return {}
         sequences = [sequence for kth in zip(*(s["inputs"] for s in samples), strict=True) for sequence in kth]
         lengths = torch.tensor([len(sequence) for sequence in sequences])
-        return {
-            "id": torch.tensor([s["id"] for s in samples]),
-            "nsentences": len(samples),
-            "ntokens": int(lengths.sum()),
-            "net_input": {"src_tokens": data_utils.collate_tokens(sequences, self.pad), "src_lengths": lengths},
-            "target": torch.tensor([s["label"] for s in samples]),
-        }
+        sizes = {"nsentences": len(samples), "ntokens": int(lengths.sum())}
+        given = {"src_tokens": data_utils.collate_tokens(sequences, self.pad), "src_lengths": lengths}
+        ids, labels = (torch.tensor([s[name] for s in samples]) for name in ("id", "label"))
+        return {"id": ids, **sizes, "net_input": given, "target": labels}
 
     def num_tokens(self, index: int) -> int:
         return int(self.lengths[index].sum())

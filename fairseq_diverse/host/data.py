@@ -1,12 +1,11 @@
 """Dictionaries, datasets and batches of fairseq, for rooms that do not import it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # preparing data needs neither
+if TYPE_CHECKING:  # preparing data does not need it
     from numpy import ndarray
-    from torch import Tensor
 
 
 def numbered_words(size: int) -> Any:
@@ -37,13 +36,6 @@ def gpt2_encoder(encoder: Path, merges: Path) -> Any:
     return get_encoder(str(encoder), str(merges))
 
 
-def source_sentences(sentences: "Sequence[Tensor]", dictionary: Any) -> Any:
-    """Sentences without targets, each a vector of numbers that ends with </s>, as a dataset of pairs."""
-    from fairseq.data import LanguagePairDataset
-
-    return LanguagePairDataset(sentences, [len(sentence) for sentence in sentences], dictionary)
-
-
 def sentences_in_order(dataset: Any) -> "ndarray":
     """The numbers of all sentences in the order of ``task.get_batch_iterator``, by length."""
     from fairseq.data.data_utils import numpy_seed
@@ -64,13 +56,6 @@ def data_folders(data: str | Path) -> list[str]:
     from fairseq.utils import split_paths
 
     return split_paths(str(data))
-
-
-def language_pair(folder: Path) -> "tuple[str | None, str | None]":
-    """Source and target language of binarized data, as fairseq reads them from the names of files; None without."""
-    from fairseq.data.data_utils import infer_language_pair
-
-    return infer_language_pair(str(folder))
 
 
 def to_device(sample: dict[str, Any], cuda: bool) -> dict[str, Any]:

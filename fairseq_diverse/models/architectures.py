@@ -7,7 +7,7 @@ from functools import partial
 
 from fairseq.models import register_model_architecture
 from fairseq.models.roberta.model import roberta_base_architecture, roberta_large_architecture
-from fairseq.models.transformer import transformer_legacy as legacy
+from fairseq.models.transformer import transformer_legacy
 
 from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
 from fairseq_diverse.models import bert, classifier, diverse_transformer, rationales, roberta, systems, t5  # noqa: F401  (registers the models)
@@ -26,7 +26,7 @@ def lite_architecture(args: Namespace) -> None:
     sizes = {"embed_dim": 160, "ffn_embed_dim": 160, "attention_heads": 4}
     _default(args, {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()})
     _default(args, {"evolving_carry": 0.1})
-    legacy.base_architecture(args)
+    transformer_legacy.base_architecture(args)
 
 
 def logic_architecture(args: Namespace) -> None:
@@ -41,7 +41,7 @@ def logic_architecture(args: Namespace) -> None:
 def classifier_architecture(args: Namespace) -> None:
     """A Base encoder, mean pooling, and a two-layer classifier (Li et al., 2021, section 4.2.2)."""
     _default(args, {"pooling": "mean", "pooling_queries": 2, "classifier_layers": 2})
-    legacy.base_architecture(args)
+    transformer_legacy.base_architecture(args)
 
 
 def roberta_tiny_architecture(args: Namespace) -> None:
@@ -71,7 +71,7 @@ def t5_architecture(size: str, args: Namespace) -> None:
     _default(args, {"head_width": 0 if tiny or width == 64 * heads else 64})
     _default(args, {"attention_dropout": args.dropout, "activation_dropout": args.dropout})
     _default(args, {"activation_fn": "gelu_accurate" if args.t5_version == "1.1" else "relu"})
-    legacy.base_architecture(args)
+    transformer_legacy.base_architecture(args)
 
 
 def _register(name: str, flags: dict[str, object], size: Callable[[Namespace], None], model: str) -> None:
@@ -90,12 +90,12 @@ def _register(name: str, flags: dict[str, object], size: Callable[[Namespace], N
             logger.warning(line)
 
 
-iwslt, big = legacy.transformer_iwslt_de_en, legacy.transformer_vaswani_wmt_en_de_big
-TRANSFORMERS = (legacy.base_architecture, legacy.tiny_architecture, lite_architecture, iwslt, big)
+base, tiny = transformer_legacy.base_architecture, transformer_legacy.tiny_architecture
+iwslt, big = transformer_legacy.transformer_iwslt_de_en, transformer_legacy.transformer_vaswani_wmt_en_de_big
 ROBERTAS = (roberta_base_architecture, roberta_large_architecture, roberta_tiny_architecture)
 
 for system, flags in systems.SYSTEMS.items():
-    for suffix, size in zip(systems.SIZES, TRANSFORMERS, strict=True):
+    for suffix, size in zip(systems.SIZES, (base, tiny, lite_architecture, iwslt, big), strict=True):
         _register(system + suffix, flags, size, "diverse_transformer")
 
 for suffix, flags in {"": {}, "_aggregation": systems.SYSTEMS["li2021_aggregation"]}.items():

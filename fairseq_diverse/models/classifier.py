@@ -149,8 +149,7 @@ class DiverseClassifier(DiverseModel):
         for tokens, lengths in zip(src_tokens.chunk(self.sequences), src_lengths.chunk(self.sequences), strict=True):
             pooled, agreed = pool(tokens, lengths, request)
             features.append(pooled)
-            share = lengths.sum() / src_lengths.sum()  # of the tokens; the agreement is a mean over tokens
-            agreement.append(share * agreed)
+            agreement.append(lengths.sum() / src_lengths.sum() * agreed)  # which is a mean over tokens
         return self.classifier(torch.cat(features, -1)), {"agreement": torch.stack(agreement).sum(0)}
 
     def _pool_cached(self, tokens: Tensor, lengths: Tensor, request: ResolvedRequest) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 import torch
 from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.criterions import CRITERION_REGISTRY
-from fairseq.models import BaseFairseqModel, register_model
-from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModel
-from fairseq.models.transformer.transformer_config import TransformerConfig
+from fairseq.models import BaseFairseqModel, register_model, transformer
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.body import build_mechanisms
@@ -58,7 +56,7 @@ def resolve(requests: Requests, sizes: Mapping[str, Component]) -> ResolvedReque
     return functools.reduce(ResolvedRequest.joined, resolved) if resolved else NOTHING
 
 
-class DiverseEncoder(TransformerEncoderBase):
+class DiverseEncoder(transformer.TransformerEncoderBase):
     """fairseq's encoder; its loop over the layers also collects the results of ``request``."""
 
     Layer: ClassVar[type[DiverseEncoderLayer]] = DiverseEncoderLayer
@@ -119,7 +117,7 @@ class DiverseEncoder(TransformerEncoderBase):
         }
 
 
-class DiverseDecoder(TransformerDecoderBase):
+class DiverseDecoder(transformer.TransformerDecoderBase):
     """fairseq's decoder; its loop over the layers also collects the results of ``request``."""
 
     Layer: ClassVar[type[DiverseDecoderLayer]] = DiverseDecoderLayer
@@ -203,10 +201,8 @@ class DiverseDecoder(TransformerDecoderBase):
             alignment = attentions["cross"].weights if "cross" in attentions else None
             return x, None if alignment is None else alignment.transpose(0, 1), None
 
-        loop: Any = Loop(self, run)
-        x, extra = TransformerDecoderBase.extract_features_scriptable(
-            loop, *inputs, alignment_layer=alignment_layer, **options
-        )
+        features: Any = transformer.TransformerDecoderBase.extract_features_scriptable
+        x, extra = features(Loop(self, run), *inputs, alignment_layer=alignment_layer, **options)
         return x, {**extra, "extras": extras}
 
 
@@ -241,7 +237,7 @@ class DiverseModel(BaseFairseqModel):
         keep_layers(args)
         layers.check_compile_layers(args)
         check_graph_steps(args)
-        cfg = TransformerConfig.from_namespace(args)
+        cfg = transformer.TransformerConfig.from_namespace(args)
         return AttentionPlan(cfg, components(cfg))
 
     @classmethod
@@ -289,13 +285,12 @@ class DiverseModel(BaseFairseqModel):
         if pruned is not state_dict:
             pruned |= self._of_first(state_dict, pruned)
         if not strict:
-            own = {key: value for key, value in self.state_dict().items() if key.endswith(".version")}
-            pruned = {**own, **pruned}
+            pruned = {key: one for key, one in self.state_dict().items() if key.endswith(".version")} | {**pruned}
         return super().load_state_dict(pruned, strict, model_cfg, args)
 
 
 @register_model("diverse_transformer")
-class DiverseTransformerModel(DiverseModel, TransformerModel):
+class DiverseTransformerModel(DiverseModel, transformer.TransformerModel):
     """fairseq's ``transformer`` with mechanisms at any attention and layer; with all off, it is fairseq's model."""
 
     @classmethod
@@ -345,7 +340,6 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
         request = resolve(attention_request, components(self.cfg))
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, None, source_trees, request)
         x, extra = self.decoder(prev_output_tokens, encoder_out, request=request, **options)
-        extras = extra.pop("extras") | encoder_out["extras"]
-        extra |= extras.results(request, x)
+        extra |= (extra.pop("extras") | encoder_out["extras"]).results(request, x)
         self.warn_of_ignored(extra["losses"])
         return x, extra

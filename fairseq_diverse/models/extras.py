@@ -55,8 +55,7 @@ class Extras(NamedTuple):
             self.redundant[layer] = output.redundant
 
     def __or__(self, other: "Extras") -> "Extras":
-        parts: Any = zip(self, other, strict=True)
-        return Extras(*(one | another for one, another in parts))
+        return Extras(*(one | another for one, another in zip(self, other, strict=True)))  # type: ignore
 
     def results(self, request: ResolvedRequest, like: Tensor) -> dict[str, Any]:
         """The results by name, see ``DiverseTransformerModel.forward``. ``agreement`` is (K,), by term: the mean over

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
 from fairseq_diverse.attention.registry import MECHANISMS
 from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_diverse.checkpoints.settings import printable
 from fairseq_diverse.checkpoints.shared import CARD, read_config, write_shared
-from fairseq_diverse.host.data import data_folders, language_pair
+from fairseq_diverse.host.data import data_folders
 from fairseq_diverse.host.programs import architectures, tasks
 from fairseq_diverse.models.loading import load_models, require_translation, task_of
 from fairseq_diverse.models.translating import Translator
@@ -60,7 +61,7 @@ def export_shared(
     if not source.is_dir():
         raise UserError(f"{source}: no such folder, which {checkpoint} names as its data; give --data DIR")
     if "source_lang" in settings and not settings["source_lang"]:  # read from names of binarized files, left out here
-        settings["source_lang"], settings["target_lang"] = pair = language_pair(source)
+        settings["source_lang"], settings["target_lang"] = pair = infer_language_pair(str(source))
         if None in pair:
             raise UserError(f"{source}: no binarized text of two languages; give the data of the training as --data")
     model = settings_of("model", state)
@@ -191,8 +192,8 @@ class SharedModel:
         ``UserError``: it is not a model of translation, or one of its parsers is missing. ``settings``: ``beam`` (5),
         ``lenpen`` (1), ``batch_size`` (64), ``cpu`` and others of `Translator`."""
         require_translation(self.folder, self.task)
-        translator = Translator([self.model], self.task, self.folder, **settings)
-        return [hypotheses[0][1] for hypotheses in translator(lines)]
+        found = Translator([self.model], self.task, self.folder, **settings)(lines)
+        return [hypotheses[0][1] for hypotheses in found]
 
     def encode(self, line: str, side: str = "") -> Tensor:
         """The numbers (T,) of the subwords of a line of raw text in the model's dictionary, and of </s> at its end.

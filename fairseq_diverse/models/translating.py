@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.data import LanguagePairDataset
 
 from fairseq_diverse.data.live_trees import LiveTrees
 from fairseq_diverse.data.trees import PairsWithTrees
-from fairseq_diverse.host.data import source_sentences, to_device
+from fairseq_diverse.host.data import to_device
 from fairseq_diverse.host.programs import generation_settings
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.pipeline import FILE
@@ -106,9 +107,8 @@ class Translator:
             elif len(one) > 1:
                 todo.append(n)
         todo.sort(key=lambda n: len(ids[n]))
-        pairs = source_sentences(ids, words)
-        if self.trees:
-            pairs = PairsWithTrees(pairs, trees)
+        pairs = LanguagePairDataset(ids, [*map(len, ids)], words)
+        pairs = PairsWithTrees(pairs, trees) if self.trees else pairs
         for start in range(0, len(todo), self.batch_size):
             sample = pairs.collater([pairs[n] for n in todo[start : start + self.batch_size]])
             sample["net_input"].pop("prev_output_tokens", None)

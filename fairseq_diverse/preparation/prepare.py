@@ -132,17 +132,13 @@ def _record(config: DataConfig, text: Path, made: dict[str, Any], versions: dict
     shared = set(text.iterdir())
     if config.translates:  # a further test set leaves runs what they are
         shared = shared.difference(*tests[1:])
-    return {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "name": os.fsencode(config.name).decode(errors="replace"),  # a file name, in any locale
-        "source": next(iter(config.sides.values()))["language"],
-        "target": config.languages[1] if config.translates else "",
-        **made,
-        "hash": _text_hash(shared),
-        **({"tests": dict(zip(config.tests, map(_text_hash, tests), strict=True))} if config.named else {}),
-        "versions": versions,
-    }
+    name = os.fsencode(config.name).decode(errors="replace")  # a file name, in any locale
+    source, target = next(iter(config.sides.values()))["language"], config.languages[1] if config.translates else ""
+    record = {"format": FORMAT, "schema": SCHEMA, "name": name, "source": source, "target": target, **made}
+    record["hash"] = _text_hash(shared)
+    if config.named:
+        record["tests"] = dict(zip(config.tests, map(_text_hash, tests), strict=True))
+    return record | {"versions": versions}
 
 
 def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:

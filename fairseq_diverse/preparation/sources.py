@@ -96,10 +96,8 @@ def _part(given: Any, where: str, languages: tuple[str, str], archives: dict[str
         raise ValueError(f"{where}: member: must be a path, or one for source and one for target, not {member!r}")
     if lines is not None and type(lines) is not int:
         raise ValueError(f"{where}: lines: must be a number, not {lines!r}")
-    source, target = (
-        both[side].replace("{language}", language).replace("{role}", role)
-        for side, language, role in zip(("source", "target"), languages, ("src", "ref"), strict=True)
-    )
+    named = zip((both["source"], both["target"]), languages, ("src", "ref"), strict=True)
+    source, target = (path.replace("{language}", code).replace("{role}", role) for path, code, role in named)
     return Part(archive, (source, target), lines)
 
 

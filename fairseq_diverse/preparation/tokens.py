@@ -119,9 +119,10 @@ class Tokens:
         language = steps.get("rules", steps["language"])  # data prepared before have no rules of their own
         self.steps, self.subwords = steps, subwords
         self.normalizer = sacremoses.MosesPunctNormalizer(language) if steps["normalize"] else None
-        self.moses = sacremoses.MosesTokenizer(language) if steps["tokenizer"] == "moses" else None
+        self.moses: Any = sacremoses.MosesTokenizer(language) if steps["tokenizer"] == "moses" else None
         self.detokenizer = sacremoses.MosesDetokenizer(language)
-        self.truecaser, self.keeps_known = None, moses
+        self.keeps_known = moses
+        self.truecaser: Any = None
         if truecaser:
             with readable(truecaser, "model of a truecaser"):
                 self.truecaser = sacremoses.MosesTruecaser()
@@ -151,12 +152,10 @@ class Tokens:
         return self.truecase(line) if self.truecaser else line
 
     def _split(self, line: str) -> str:
-        assert self.moses is not None
         dashes = self.steps["aggressive-dashes"]
         return self.moses.tokenize(line, aggressive_dash_splits=dashes, escape=False, return_str=True)
 
     def truecase(self, line: str) -> str:
-        assert self.truecaser is not None
         return self.truecaser.truecase(line, return_str=True, use_known=self.keeps_known)
 
     def detokenize(self, line: str) -> str:

@@ -23,10 +23,8 @@ from fairseq_diverse.syntax.pcfg import Pcfg
 KINDS = {"dependency": "spacy", "constituency": "benepar"}  # the parsers by default
 PARSERS = {"dependency": ("spacy", "stanza"), "constituency": ("benepar", "stanza", "pcfg")}
 MODELS = {
-    ("spacy", "en"): "en_core_web_sm",
-    ("spacy", "de"): "de_core_news_sm",
-    ("benepar", "en"): "benepar_en3",
-    ("benepar", "de"): "benepar_de2",
+    **{("spacy", "en"): "en_core_web_sm", ("spacy", "de"): "de_core_news_sm"},
+    **{("benepar", "en"): "benepar_en3", ("benepar", "de"): "benepar_de2"},
 }  # of stanza: the package default, for every language
 NAME = re.compile(r"\w[\w-]*", re.ASCII)
 CODE = ("auto_map", "trust_remote_code")  # keys with which a model contains or allows code

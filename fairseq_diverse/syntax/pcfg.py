@@ -63,12 +63,8 @@ def grammar_of(trees: Iterable[Tree]) -> Grammar:
                 words.setdefault(comparable(node[0]), Counter())[node.label()] += 1
             else:
                 rules[node.label(), *(child.label() for child in node)] += 1
-    return Grammar(
-        dict(roots),
-        [(*rule, count) for rule, count in sorted(rules.items()) if len(rule) == 3],  # type: ignore[misc]
-        [(*rule, count) for rule, count in sorted(rules.items()) if len(rule) == 2],  # type: ignore[misc]
-        {word: dict(tags) for word, tags in sorted(words.items())},
-    )
+    binary, unary = ([(*rule, n) for rule, n in sorted(rules.items()) if len(rule) == size] for size in (3, 2))
+    return Grammar(dict(roots), binary, unary, {word: dict(tags) for word, tags in sorted(words.items())})  # type: ignore
 
 
 def train(path: Path) -> tuple[Grammar, int]:

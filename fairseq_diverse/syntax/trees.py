@@ -125,8 +125,7 @@ def usable_heads(heads: list[str]) -> list[int] | None:
     if not all(HEAD.fullmatch(head) and int(head) <= len(heads) for head in heads) or heads.count("0") != 1:
         return None
     indices = [int(head) - 1 if int(head) else i for i, head in enumerate(heads)]
-    root = heads.index("0")
-    reaches = {root}
+    reaches = {heads.index("0")}
     for word in range(len(indices)):
         path = set()
         while word not in reaches and word not in path:

@@ -28,18 +28,9 @@ OF_ROBERTA = ("diverse_roberta", "diverse_bert")  # architectures there, whose m
 
 NO_FLAGS = ("max_positions", "own_mechanisms")  # that parsed arguments may have
 TINY = {
-    "encoder_embed_dim": 24,
-    "encoder_ffn_embed_dim": 20,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_layers": 3,
-    "decoder_attention_heads": 4,
-    "decoder_ffn_embed_dim": 28,
-    "share_all_embeddings": True,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "max_source_positions": 64,
-    "max_target_positions": 64,
+    **{"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 20, "encoder_layers": 2, "encoder_attention_heads": 4},
+    **{"decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_embed_dim": 28, "share_all_embeddings": True},
+    **{"dropout": 0.0, "attention_dropout": 0.0, "max_source_positions": 64, "max_target_positions": 64},
 }
 
 

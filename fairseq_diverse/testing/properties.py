@@ -573,12 +573,9 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
                 require_close(together[row, real], alone[0], f"a sentence alone, compared with a batch padded {where}")
                 if has_losses:  # of a batch they may be sums or means: of this sentence, with and without padding
                     at_source, at_target = ((3, 0) if side == "left" else (0, 3) for side in padded_on)
-                    padded = {
-                        "src_tokens": pad_tokens(src, at_source, value=pad),
-                        "prev_output_tokens": pad_tokens(tgt, at_target, value=pad),
-                        "source_trees": pad_tokens(trees, (0, 0, *at_source), value=PADDING[0]),
-                        "src_lengths": lengths,
-                    }
+                    padded = one | {"src_tokens": pad_tokens(src, at_source, value=pad)}
+                    padded |= {"prev_output_tokens": pad_tokens(tgt, at_target, value=pad)}
+                    padded |= {"source_trees": pad_tokens(trees, (0, 0, *at_source), value=PADDING[0])}
                     for training in (True, False):
                         model.train(training)
                         first, again, others = (model(**given)[1]["losses"] for given in (one, one, padded))

@@ -160,20 +160,12 @@ def read_verb(entry: str) -> Verb:
     reflexive = german.startswith("sich ")
     german = german.removeprefix("sich ")
     prefix, _, stem = german.lstrip("*").rpartition("+")
-    flags = extras.split()
-    return Verb(
-        base,
-        particle,
-        german_parts(stem),
-        prefix,
-        "sein" if german.startswith("*") else "haben",
-        reflexive,
-        subject.replace("t", PORTABLE),
-        tuple(read_object(item) for item in objects.split() if item != "_"),
-        next((flag for flag in flags if flag in FRAMES), ""),
-        flags[flags.index("by") + 1] if "by" in flags else "",
-        tuple(flag for flag in flags if flag in ("stative", "to", "object")),
-    )
+    auxiliary, flags = "sein" if german.startswith("*") else "haben", extras.split()
+    slots = tuple(read_object(item) for item in objects.split() if item != "_")
+    tool = flags[flags.index("by") + 1] if "by" in flags else ""
+    kept = tuple(flag for flag in flags if flag in ("stative", "to", "object"))
+    more = subject.replace("t", PORTABLE), slots, next((flag for flag in flags if flag in FRAMES), ""), tool, kept
+    return Verb(base, particle, german_parts(stem), prefix, auxiliary, reflexive, *more)
 
 
 def read_time(entry: str) -> FixedTime:

@@ -210,16 +210,14 @@ def write_rationales(out: Path, sentences: int, seed: int = 1) -> None:
     probes = make_probes(seed)
     with ExitStack() as stack:  # all files are renamed into place at the end
         for task, place_of in DECIDING.items():
-            files = {
-                split: stack.enter_context(atomic_write(out / task / name)) for name, split in ERASER_FILES.items()
-            }
+            places = {split: out / task / name for name, split in ERASER_FILES.items()}
+            files = {split: stack.enter_context(atomic_write(path)) for split, path in places.items()}
             drawn = draw_examples(task, probes[task], sentences, seed)
             for number, (split, label, sentence, tree) in enumerate(drawn):
                 place = place_of(tree, label)
                 assert place is not None
                 name = f"{task}-{number}"
-                span = {"docid": name, "start_token": place, "end_token": place + 1}
-                span["text"] = words(tree)[place]
+                span = {"docid": name, "start_token": place, "end_token": place + 1, "text": words(tree)[place]}
                 line = {"annotation_id": name, "classification": label, "query": "", "evidences": [[span]]}
                 for file, content in ((files[split], line), (files[""], {"docid": name, "document": sentence})):
                     file.write(json.dumps(content) + "\n")
