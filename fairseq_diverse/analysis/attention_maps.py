@@ -193,7 +193,6 @@ Rows = Sequence[Sequence[Panel | None]]
 
 
 def panel_width(keys: Labels) -> float:
-    """Inches that a panel with these columns needs."""
     return max(1.5, CELL * len(keys.texts)) + 0.4
 
 

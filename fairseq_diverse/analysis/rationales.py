@@ -71,7 +71,6 @@ def explain(
 
 
 def measured(records: Sequence[Record], examples: Sequence[Annotation]) -> dict[str, float]:
-    """`rationale_scores` of the records of examples."""
     documents = []
     for record, example in zip(records, examples, strict=True):
         marks, areas = iter(example.evidence), []

@@ -88,7 +88,6 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
 
 
 def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
-    """The checkpoints with a finite value, the best first."""
     by_update: dict[Any, Checkpoint] = {}
     higher: bool | None = None
     for path in files:

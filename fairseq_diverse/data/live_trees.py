@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_diverse.data.trees import Mismatch, project, sentence_rows
+from fairseq_diverse.data.trees import READERS, Mismatch, project, sentence_rows
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.syntax.parse import parse_lines
 from fairseq_diverse.syntax.parsers import Parser, load_parser
-from fairseq_diverse.syntax.trees import read_brackets, read_conllu
 
 
 class LiveTrees:
@@ -33,7 +32,7 @@ class LiveTrees:
             raise UserError(f"this model needs {' and '.join(missing)} trees: give {flags}")
         for kind in needed:
             if kind in files:
-                self.ready[kind] = (read_conllu if kind == "dependency" else read_brackets)(files[kind])
+                self.ready[kind] = READERS[kind](files[kind])
             else:
                 how = parsers[kind]
                 self.parsers[kind] = load_parser(kind, how["parser"], how["model"], how["language"], how["given"])
@@ -68,6 +67,4 @@ class LiveTrees:
                 raise UserError(f"{self.files[kind]}: {count} sentences, but the input has more lines")
             return trees
         text = "".join(tree for tree, _ in parse_lines(self.parsers[kind], kind, tokenized)).split("\n")
-        if kind == "dependency":
-            return list(read_conllu(Path("the parser"), text))
-        return list(read_brackets(Path("the parser"), text[: len(tokenized)]))
+        return list(READERS[kind](Path("the parser"), text if kind == "dependency" else text[: len(tokenized)]))

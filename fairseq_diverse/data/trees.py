@@ -10,7 +10,7 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from fairseq_diverse.syntax.trees import Dependencies, Tree, fitted, local_phras
 
 ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
 KINDS = ("dependency", "constituency")
+READERS: dict[str, Callable[..., Iterator[Any]]] = {"dependency": read_conllu, "constituency": read_brackets}
 END = object()
 
 
@@ -81,15 +82,15 @@ def binarize(
             kind.
         subwords: subword-nmt, sentencepiece or none, see ``words_of``.
         parsers: kind -> description of the parser that made the trees: ``parser`` (its name) and further entries."""
-    kinds = [kind for kind, path in (("dependency", dependency), ("constituency", constituency)) if path]
-    unparsed: dict[str, list[int]] = {kind: [] for kind in kinds}
+    trees = {kind: path for kind, path in zip(KINDS, (dependency, constituency), strict=True) if path}
+    unparsed: dict[str, list[int]] = {kind: [] for kind in trees}
     sizes = _sizes(prefix)
     lengths, digest = [], hashlib.sha256()
     work = prefix.with_name(f".{prefix.name}.syntax.part")
     with locked(work):
         try:
             builder = MMapIndexedDatasetBuilder(str(work / "bin"), dtype=np.int32)
-            sentences = _rows(text, dependency, constituency, subwords)
+            sentences = _rows(text, trees, subwords)
             for line, rows in enumerate(tqdm(sentences, prefix.name, len(sizes), unit=" sentences", disable=None), 1):
                 lengths.append(int(rows[:, 0].sum()) + 1)
                 digest.update(rows.tobytes())
@@ -108,7 +109,7 @@ def binarize(
             description.unlink(missing_ok=True)
             for ending in ("bin", "idx"):
                 os.replace(work / ending, f"{prefix}.syntax.{ending}")
-            record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths)}
+            record = {"kinds": [*trees], "sentences": len(lengths), "lengths": _fingerprint(lengths)}
             record |= {"unparsed": unparsed, "digest": digest.hexdigest(), "parsers": parsers or {}}
             write_text(description, json.dumps(record))
         except OSError as error:  # for example a full disk, for which Python names no file
@@ -118,25 +119,22 @@ def binarize(
     return Counts(len(lengths), unparsed)
 
 
-def _rows(text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Iterator[np.ndarray]:
-    paths = {"dependency": dependency, "constituency": constituency}
-    readers = ((dependency, read_conllu), (constituency, read_brackets))
-    sentences: dict[Path, Iterator[Any]] = {path: reader(path) for path, reader in readers if path}
+def _rows(text: Path, trees: dict[str, Path], subwords: str) -> Iterator[np.ndarray]:
+    sentences: dict[str, Iterator[Any]] = {kind: READERS[kind](path) for kind, path in trees.items()}
     number = 0
     for number, line in enumerate(iterate_lines(text), 1):
-        found: dict[Path, Any] = {path: next(items, END) for path, items in sentences.items()}
-        for path, item in found.items():
+        found: dict[str, Any] = {kind: next(items, END) for kind, items in sentences.items()}
+        for kind, item in found.items():
             if item is END:
-                raise ValueError(f"{path}: {number - 1} sentences, but {text} has more lines")
-        graph, tree = (found[path] if path else None for path in paths.values())
+                raise ValueError(f"{trees[kind]}: {number - 1} sentences, but {text} has more lines")
         try:
-            yield sentence_rows(line.split(), subwords, graph, tree)
+            yield sentence_rows(line.split(), subwords, found.get("dependency"), found.get("constituency"))
         except Mismatch as other:
-            where = f"{paths[other.kind]}: sentence {number}"
+            where = f"{trees[other.kind]}: sentence {number}"
             raise ValueError(f"{where} is not line {number} of {text}: {other}") from None
-    for path, items in sentences.items():
+    for kind, items in sentences.items():
         if next(items, END) is not END:
-            raise ValueError(f"{path}: more than the {number} sentences of {text}")
+            raise ValueError(f"{trees[kind]}: more than the {number} sentences of {text}")
 
 
 class Mismatch(Exception):

@@ -59,7 +59,6 @@ def data_folders(data: str | Path) -> list[str]:
 
 
 def to_device(sample: dict[str, Any], cuda: bool) -> dict[str, Any]:
-    """A batch on the GPU, if ``cuda``."""
     from fairseq.utils import move_to_cuda
 
     return move_to_cuda(sample) if cuda else sample

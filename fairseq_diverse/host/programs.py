@@ -36,7 +36,6 @@ def choosing_flags() -> set[str]:
 
 
 def architectures() -> Registry:
-    """Architecture -> class of its models."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     return ARCH_MODEL_REGISTRY
@@ -63,14 +62,12 @@ def build_model(args: Namespace, source: Any, target: Any, max_positions: int = 
 
 
 def tasks() -> Registry:
-    """Name -> class of a task."""
     from fairseq.tasks import TASK_REGISTRY
 
     return TASK_REGISTRY
 
 
 def criterions() -> Registry:
-    """Name -> class of a criterion."""
     from fairseq.criterions import CRITERION_REGISTRY
 
     return CRITERION_REGISTRY

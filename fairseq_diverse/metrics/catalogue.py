@@ -33,7 +33,6 @@ class Texts:
 
     @cached_property
     def tokens(self) -> tuple[list[str], list[str]]:
-        """Hypotheses and references, tokenized."""
         sides = (self.hypotheses, self.references)
         hypotheses, references = ([words.tokenize(line, self.language) for line in side] for side in sides)
         return hypotheses, references

@@ -175,7 +175,6 @@ def _run_meteor(jar: Path, hypotheses: Lines, references: Lines, options: list[s
 
 
 def _write(folder: Path, *texts: Lines) -> list[str]:
-    """Each text in a file of its own, one sentence a line."""
     for number, lines in enumerate(texts):
         write_lines(folder / str(number), (clean(line)[0].replace("\t", " ") for line in lines))
     return [str(folder / str(number)) for number in range(len(texts))]

@@ -29,7 +29,6 @@ class Spread:
         return f"{self.mean:z.{digits}f}" + (f" ± {self.deviation:.{digits}f}" if self.deviation is not None else "")
 
     def entries(self, key: str) -> dict[str, Any]:
-        """As reports in JSON have it."""
         return {key: self.mean, f"{key}_deviation": self.deviation}
 
 
@@ -77,7 +76,6 @@ class Difference:
         return " to ".join(f"{end:+.{digits}f}" for end in self.interval or ())
 
     def entries(self, prefix: str = "") -> dict[str, Any]:
-        """As reports in JSON have it, each entry with a prefix."""
         values: dict[str, Any] = {"delta": self.delta}
         if test := self.test:
             values |= {"seed_error": test.error, "seed_p": test.p, "seed_single_p": test.single_p}

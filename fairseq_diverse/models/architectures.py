@@ -16,7 +16,6 @@ logger = logging.getLogger(__name__)
 
 
 def _default(args: Namespace, values: Mapping[str, object]) -> None:
-    """Set the attributes that are missing."""
     for name, value in values.items():
         setattr(args, name, getattr(args, name, value))
 

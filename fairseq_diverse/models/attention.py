@@ -107,7 +107,6 @@ class StagedAttention(StagedBody, MultiheadAttention):
             self.out_proj.weight.data.mul_(self.out_gain)
 
     def forward(self, *args: Any, **kwargs: Any) -> AttentionOutput:
-        """As ``attend``."""
         return self.attend(*args, **kwargs)
 
     def attend(

@@ -30,7 +30,6 @@ CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # t
 
 
 def components(cfg: Any) -> dict[str, Component]:
-    """The sizes of each component."""
     both = getattr(cfg, "head_width", 0), getattr(cfg, "scaled_attention", True)
     sides = cfg.encoder, cfg.decoder
     encoder, decoder = (Component(side.layers, side.embed_dim, side.attention_heads, *both) for side in sides)
@@ -39,7 +38,6 @@ def components(cfg: Any) -> dict[str, Component]:
 
 
 def layer_counts(cfg: Any) -> dict[str, int]:
-    """Number of layers of each component."""
     return {name: its.layers for name, its in components(cfg).items()}
 
 
@@ -148,7 +146,6 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
         return (x if features_only else self.output_layer(x)), extra
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """As in fairseq, before translating."""
         self.keeping = [module for module in self.modules() if hasattr(module, "reorder_incremental_state")]
 
     def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:

@@ -57,7 +57,6 @@ FLAGS = {
 
 
 def add_layer_flags(parser: Any) -> None:
-    """Add the flags of both kinds of layers."""
     for flag, text in FLAGS.items():
         parser.add_argument(flag, action="store_true", help=f"{text} (default: no)")
 
@@ -110,7 +109,6 @@ class DiverseLayer:
         return compiled(type(self).run)(self, *args, **kwargs)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """As in fairseq, before translating."""
         self.compiles = False
         getattr(super(), "make_generation_fast_", lambda **kwargs: None)(**kwargs)
 

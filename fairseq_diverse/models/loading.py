@@ -47,7 +47,6 @@ def load_models(
 
 
 def task_of(settings: Mapping[str, Any]) -> Any:
-    """The name of the task in a checkpoint's settings."""
     return settings.get("_name") or settings.get("task")
 
 

@@ -81,7 +81,6 @@ class DataConfig:
 
     @property
     def named(self) -> bool:
-        """Whether the test sets have names of their own."""
         return isinstance(self.files.get("test"), list)
 
     @property

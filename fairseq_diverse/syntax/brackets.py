@@ -14,8 +14,6 @@ PUNCTUATION = (",", ":", "``", "''", ".")
 
 
 class Brackets(NamedTuple):
-    """Counts of brackets; of one tree, or added up."""
-
     matched: int
     gold: int
     parsed: int

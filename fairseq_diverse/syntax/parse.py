@@ -204,7 +204,6 @@ def _read(part: Path) -> Any:
 
 
 def record_path(out: Path) -> Path:
-    """The file that describes how a file of trees was made."""
     return out.with_name(f"{out.name}.json")
 
 

@@ -125,16 +125,10 @@ def usable_heads(heads: list[str]) -> list[int] | None:
     if not all(HEAD.fullmatch(head) and int(head) <= len(heads) for head in heads) or heads.count("0") != 1:
         return None
     indices = [int(head) - 1 if int(head) else i for i, head in enumerate(heads)]
-    reaches = {heads.index("0")}
-    for word in range(len(indices)):
-        path = set()
-        while word not in reaches and word not in path:
-            path.add(word)
-            word = indices[word]
-        if word not in reaches:
-            return None
-        reaches.update(path)
-    return indices
+    above = indices
+    for _ in range(len(indices).bit_length()):  # 1, 2, 4, ... words above each word
+        above = [above[word] for word in above]
+    return indices if set(above) == {heads.index("0")} else None
 
 
 def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator[Tree | None]:

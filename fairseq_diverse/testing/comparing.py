@@ -56,7 +56,6 @@ def require_finite_gradients(module: torch.nn.Module, problem: str) -> None:
 
 
 def attention_at(model: Any, component: str) -> StagedAttention:
-    """The first attention of a component."""
     return attentions_at(model, component)[0]
 
 
@@ -65,7 +64,6 @@ def architecture(flags: Flags) -> Flags:
 
 
 def everywhere(flags: Flags) -> str:
-    """The placement of all attentions of a model."""
     return "encoder" if flags.get("arch") in models.OF_ROBERTA else EVERYWHERE
 
 

@@ -35,7 +35,6 @@ TINY = {
 
 
 def placed(flags: Flags) -> list[str]:
-    """The mechanisms that ``flags`` switch on."""
     return [name for name in MECHANISMS if read_settings(Namespace(**flags), name).active]
 
 
@@ -102,7 +101,6 @@ def dictionary(words: int = 30) -> Any:
 
 
 def task() -> Any:
-    """The part of a task that a model needs."""
     made = dictionary()
     return SimpleNamespace(source_dictionary=made, target_dictionary=made, max_positions=lambda: 64)
 

@@ -369,7 +369,6 @@ class Derivation:
             head.relative = self.relative(head, depth, barred)
 
     def where(self, table: Places) -> ast.Prepositional:
-        """A preposition from a table of places, and a place."""
         word, translation, case, kinds = self.zipf(table, 2)
         return ast.Prepositional(word, translation, case, self.city() if kinds == "city" else self.located(kinds))
 

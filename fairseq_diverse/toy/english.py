@@ -25,7 +25,6 @@ def number(n: int) -> str:
 
 @cache
 def principal_parts(base: str) -> tuple[str, ...]:
-    """Base, past and participle."""
     return ENGLISH.get(base) or (base, regular_past(base), regular_past(base))
 
 
@@ -133,7 +132,6 @@ def preposition(word: str, after: Tree, label: str = "PP") -> Tree:
 
 
 def time(item: ast.Time) -> Part:
-    """A phrase of time, with its relation to the verb."""
     match item:
         case FixedTime(label=label, english=english):
             *modifiers, head = [leaf(tag, word) for word, tag in english]
