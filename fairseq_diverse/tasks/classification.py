@@ -17,6 +17,7 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import MISSING
 from torch import Tensor
 
+from fairseq_diverse.attention.settings import option
 from fairseq_diverse.data.classification import ClassificationDataset, WordsDataset
 from fairseq_diverse.data.logic import MOST_OPERATORS, RELATIONS, SYMBOLS, Pair, read_pairs
 from fairseq_diverse.data.probing import TASKS, read_probing
@@ -83,13 +84,9 @@ class ClassificationTask(FairseqTask):
 
 @dataclass
 class LogicalInferenceConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "folder with trainN and testN for N = 0 to 12 operators"})
-    train_operators: int = field(
-        default=6, metadata={"help": "largest number of operators in training and validation formulae, 0 to 12"}
-    )
-    valid_seed: int = field(
-        default=1, metadata={"help": "random seed for the choice of validation pairs, 1 in 17 of the training files"}
-    )
+    data: str = option(MISSING, "folder with trainN and testN for N = 0 to 12 operators")
+    train_operators: int = option(6, "largest number of operators in training and validation formulae, 0 to 12")
+    valid_seed: int = option(1, "random seed for the choice of validation pairs, 1 in 17 of the training files")
 
 
 @register_task("logical_inference", dataclass=LogicalInferenceConfig)
@@ -139,12 +136,10 @@ class LogicalInference(ClassificationTask):
 
 @dataclass
 class SentenceProbingConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "folder with SentEval's probing files, <task>.txt"})
+    data: str = option(MISSING, "folder with SentEval's probing files, <task>.txt")
     probe: ChoiceEnum(TASKS) = field(default=TASKS[0], metadata={"help": "one of the ten probing tasks"})  # type: ignore[valid-type]
-    from_checkpoint: str = field(
-        default="", metadata={"help": "translation model whose encoder is probed, without training it further"}
-    )
-    checkpoint_data: str = field(default="", metadata={"help": "prepared data that --from-checkpoint was trained on"})
+    from_checkpoint: str = option("", "translation model whose encoder is probed, without training it further")
+    checkpoint_data: str = option("", "prepared data that --from-checkpoint was trained on")
 
 
 @register_task("sentence_probing", dataclass=SentenceProbingConfig)
@@ -205,11 +200,9 @@ class SentenceProbing(ClassificationTask):
 
 @dataclass
 class RationalesConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "folder that `fairseq-diverse prepare eraser-NAME` wrote"})
-    max_positions: int = field(default=512, metadata={"help": "subwords of an example; longer documents are cut"})
-    one_separator: bool = field(
-        default=False, metadata={"help": "one separator between query and document, as BERT, not two as RoBERTa"}
-    )
+    data: str = option(MISSING, "folder that `fairseq-diverse prepare eraser-NAME` wrote")
+    max_positions: int = option(512, "subwords of an example; longer documents are cut")
+    one_separator: bool = option(False, "one separator between query and document, as BERT, not two as RoBERTa")
 
 
 @register_task("rationales", dataclass=RationalesConfig)

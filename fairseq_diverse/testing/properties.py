@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -584,8 +584,9 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
                                 require_close(others[name], loss, f"loss {name} of a sentence padded {where}")
 
 
-def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6) -> None:
-    """Incremental decoding with randomly reordered beams gives the outputs of the full pass."""
+def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6, left: Sequence[int] = ()) -> None:
+    """Incremental decoding with randomly reordered beams, or the ``left`` rows of the batch after the first step, gives
+    the outputs of the full pass."""
     model = trained_model(flags).eval()
     sample = batch(sides=(side, "right"))
     generator = torch.Generator().manual_seed(beam)
@@ -600,31 +601,19 @@ def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6
             one, _ = model.decoder(tokens, encoded, incremental_state=state)
             full, _ = model.decoder(tokens, encoded)
             hint = " (context.memory has what it needs of earlier ones)" * (step > 1)
-            what = f"step {step} with a beam of {beam}{hint}, compared with the full pass"
-            require_close(one[:, -1], full[:, -1], what)
+            what = f"step {step} with a beam of {beam}{hint}"
+            what = "a step after a sentence has left" if left and step > 1 else what
+            require_close(one[:, -1], full[:, -1], f"{what}, compared with the full pass")
             # reorder within each sentence's beam, as beam search does, then extend
-            order = (torch.randint(beam, rows.shape, generator=generator) + rows * beam).long()
+            order = torch.tensor(left) if left else torch.randint(beam, rows.shape, generator=generator) + rows * beam
             model.decoder.reorder_incremental_state_scripting(state, order)
             encoded = model.encoder.reorder_encoder_out(encoded, order)
-            tokens = torch.cat([tokens[order], torch.randint(4, 30, (len(rows), 1), generator=generator)], 1)
+            tokens = torch.cat([tokens[order], torch.randint(4, 30, (len(order), 1), generator=generator)], 1)
 
 
 def finished_sentences_leave(flags: Flags) -> None:
     """In decoding, after finished sentences left the batch, the other outputs still equal those of the full pass."""
-    model = trained_model(flags).eval()
-    sample = batch()
-    with torch.no_grad():
-        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
-        state: dict = {}
-        tokens = torch.full((3, 1), 2)
-        model.decoder(tokens, encoded, incremental_state=state)
-        keep = torch.tensor([0, 2])
-        model.decoder.reorder_incremental_state_scripting(state, keep)
-        encoded = model.encoder.reorder_encoder_out(encoded, keep)
-        tokens = torch.cat([tokens[keep], torch.tensor([[5], [6]])], 1)
-        one, _ = model.decoder(tokens, encoded, incremental_state=state)
-        full, _ = model.decoder(tokens, encoded)
-    require_close(one[:, -1], full[:, -1], "a step after a sentence has left, compared with the full pass")
+    step_by_step(flags, beam=1, steps=2, left=[0, 2])
 
 
 # --- a mechanism works with every other one on the same attention ---

@@ -45,8 +45,7 @@ def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed:
     derivation = Derivation(seed)
     held_out: set[str] = set()
     with ExitStack() as stack:  # all files are renamed into place at the end
-        bar = tqdm(total=sum(sizes.values()), unit=" sentences", desc="toy corpus", disable=None)
-        progress = stack.enter_context(bar)
+        bar = stack.enter_context(tqdm(None, "toy corpus", sum(sizes.values()), unit=" sentences", disable=None))
         names = [(split, suffix) for split in sizes for suffix in SUFFIXES]
         files = {name: stack.enter_context(atomic_write(out / ".".join(name))) for name in names}
         json.dump({"sentences": sizes, "seed": seed}, stack.enter_context(atomic_write(out / RECORD)))
@@ -64,7 +63,7 @@ def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed:
                 files[split, "de"].write(target + "\n")
                 files[split, "en.conllu"].write(conllu(tree, f"{split}-{written}"))
                 files[split, "en.ptb"].write(tree.brackets() + "\n")
-                progress.update()
+                bar.update()
 
 
 def word_by_word(sources: Iterable[str], pairs: Sequence[tuple[str, str]]) -> list[str]:

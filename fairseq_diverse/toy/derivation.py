@@ -98,8 +98,7 @@ class Derivation:
 
     def existential(self) -> ast.Clause:
         subject = self.common(ANY, 1, closed=True)
-        mass = subject.plural or subject.noun.kind in "DY"
-        subject.determiner = "" if mass else self.zipf(("a", "no"), 1)
+        subject.determiner = "" if subject.plural or subject.noun.kind in "DY" else self.zipf(("a", "no"), 1)
         clause = ast.Clause(subject, None, existential=True, tense=self.zipf(("present", "past"), 2))
         clause.place = self.where(PLACES["anywhere"])
         clause.negated = subject.plural and subject.negatable and self.chance(0.2)
@@ -142,8 +141,7 @@ class Derivation:
         frame, objects, _ = self.weighted(table, SHARES[table])
         if frame == "copula":
             return self.finish(self.copula(depth, subject, kind, it), depth, past)
-        choice = lexicon.passive_verbs(kind) if frame == "passive" else lexicon.verbs(frame, objects, kind)
-        verb = self.any_of(choice)
+        verb = self.any_of(lexicon.passive_verbs(kind) if frame == "passive" else lexicon.verbs(frame, objects, kind))
         if verb is None:  # the frame has no verb for this subject: draw another
             return self.clause(depth, subject, kind, it, barred, past)
         if frame == "weather":

@@ -1,9 +1,7 @@
 """English concrete syntax: inflection and word order, as trees."""
 
-from functools import cache
-
 from fairseq_diverse.toy import abstract_syntax as ast
-from fairseq_diverse.toy.lexicon import ENGLISH, VOWELS, WORDS, FixedTime, Noun
+from fairseq_diverse.toy.lexicon import ENGLISH, VOWELS, WORDS, FixedTime, Noun, with_s
 from fairseq_diverse.toy.trees import Tree, leaf, phrase
 
 Part = tuple[str, Tree]  # relation to the head, tree
@@ -23,11 +21,6 @@ def number(n: int) -> str:
     return TENS[n // 10 - 2] + (f"-{UNITS[n % 10]}" if n % 10 else "")
 
 
-@cache
-def principal_parts(base: str) -> tuple[str, ...]:
-    return ENGLISH.get(base) or (base, regular_past(base), regular_past(base))
-
-
 def regular_past(base: str) -> str:
     if base.endswith("e"):
         return base + "d"
@@ -42,11 +35,7 @@ def doubled(base: str) -> str:
 
 
 def third_person(base: str) -> str:
-    if base == "have":
-        return "has"
-    if base[-1] == "y" and base[-2] not in VOWELS:
-        return base[:-1] + "ies"
-    return base + ("es" if base.endswith(("s", "x", "ch", "sh", "o")) else "s")
+    return "has" if base == "have" else with_s(base, ("s", "x", "ch", "sh", "o"))
 
 
 def present_participle(base: str) -> str:
@@ -236,25 +225,20 @@ def verb_phrase(c: ast.Clause, finite: bool = True) -> Tree:
 
 def verb_leaves(c: ast.Clause, finite: bool = True, question: bool = False) -> list[tuple[str, Tree]]:
     """The verbs from the finite verb to the main verb, each with its kind."""
-    chain = [("main", c.verb.english) if c.verb and not c.copular else ("copula", "be")]
-    if c.passive:
-        chain.insert(0, ("passive", "be"))
-    if c.tense == "progressive":
-        chain.insert(0, ("progressive", "be"))
-    if c.tense in ("perfect", "pluperfect"):
-        chain.insert(0, ("perfect", "have"))
-    if c.modal:
-        chain.insert(0, ("semi" if " to" in c.modal.english else "modal", c.modal.english.split()[0]))
+    chain = [("semi" if " to" in c.modal.english else "modal", c.modal.english.split()[0])] if c.modal else []
+    chain += [("perfect", "have")] if c.tense in ("perfect", "pluperfect") else []
+    chain += [("progressive", "be")] if c.tense == "progressive" else []
+    chain += [("passive", "be")] if c.passive else []
+    chain.append(("main", c.verb.english) if c.verb and not c.copular else ("copula", "be"))
     if finite and chain[0][0] in LEXICAL and (question or c.negated):
         chain.insert(0, ("do", "do"))
     governors = ["finite" if finite else "to", *(kind for kind, _ in chain)]
-    governed = zip(chain, governors, strict=False)
-    return [(kind, verb_leaf(c, kind, lemma, governor)) for (kind, lemma), governor in governed]
+    return [(kind, verb_leaf(c, kind, lemma, of)) for (kind, lemma), of in zip(chain, governors, strict=False)]
 
 
 def verb_leaf(c: ast.Clause, kind: str, lemma: str, governor: str) -> Tree:
     """A verb in the form that the verb before it (``governor``) requires."""
-    _, past, participle = principal_parts(lemma)
+    _, past, participle = ENGLISH.get(lemma) or (lemma, *[regular_past(lemma)] * 2)
     universal = "VERB" if kind in LEXICAL else "AUX"
     if kind == "modal":
         return leaf("MD", lemma)

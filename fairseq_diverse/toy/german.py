@@ -57,10 +57,8 @@ UNITS, TENS = WORDS["numbers"]["german-units"], WORDS["numbers"]["german-tens"]
 
 def number(n: int) -> str:
     """A number word: 23 is dreiundzwanzig; from 100 on digits."""
-    if n < 20:
-        return UNITS[n]
-    if n >= 100:
-        return str(n)
+    if n < 20 or n >= 100:
+        return UNITS[n] if n < 20 else str(n)
     unit, ten = n % 10, TENS[n // 10 - 2]
     return f"{UNITS[unit]}und{ten}" if unit else ten
 
@@ -201,9 +199,8 @@ def sentence(item: ast.Sentence) -> str:
         return spell([*words, "?"])
     if item.second is None:
         return spell([*main(c), "."])
-    conjunction = item.conjunction[1]
-    between = [",", conjunction] if conjunction == "aber" else [conjunction]
-    return spell([*main(c), *between, *main(item.second), "."])
+    comma = [","] if item.conjunction[1] == "aber" else []
+    return spell([*main(c), *comma, item.conjunction[1], *main(item.second), "."])
 
 
 def main(c: ast.Clause, elided: bool = False) -> list[str]:
@@ -213,8 +210,7 @@ def main(c: ast.Clause, elided: bool = False) -> list[str]:
     first = [word for adjunct in fronted for word in [*subordinate(*adjunct), ","]]
     first += time(c.time) if c.time and c.time_first else []
     first += prepositional(c.place) if c.place and c.place_first else []
-    said = [] if elided else subject(c)
-    start = [*first, finite] if first else [*said, finite]
+    start = [*(first or ([] if elided else subject(c))), finite]
     before = inner_subject(c) if first and not elided else nominative_pronoun(c)
     return [*start, *before, *middle(c), *rest, *last(c), *(["und", *main(c.also, elided=True)] if c.also else [])]
 
@@ -237,9 +233,8 @@ def question(c: ast.Clause, asked: list[str]) -> list[str]:
 def infinitive(c: ast.Clause, controller: ast.Argument) -> list[str]:
     """Infinitive with zu, which comes between a separable prefix and its verb."""
     assert c.verb
-    bare = c.verb.german[0]
-    verb = [f"{c.verb.prefix}zu{bare}"] if c.verb.prefix else ["zu", bare]
-    return [*middle(c, controller), *verb, *last(c)]
+    prefix, bare = c.verb.prefix, c.verb.german[0]
+    return [*middle(c, controller), *([f"{prefix}zu{bare}"] if prefix else ["zu", bare]), *last(c)]
 
 
 def subject(c: ast.Clause) -> list[str]:

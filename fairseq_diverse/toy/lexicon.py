@@ -102,17 +102,18 @@ def split(table: Iterable[str], separator: str | None = None) -> list[tuple[str,
     return [tuple(entry.split(separator)) for entry in table]
 
 
-def english_plural(noun: str) -> str:
-    if noun.endswith("y") and noun[-2] not in VOWELS:
-        return noun[:-1] + "ies"
-    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+def with_s(word: str, sibilants: tuple[str, ...] = ("s", "x", "ch", "sh")) -> str:
+    """The plural of a noun, the third person of a verb."""
+    if word.endswith("y") and word[-2] not in VOWELS:
+        return word[:-1] + "ies"
+    return word + ("es" if word.endswith(sibilants) else "s")
 
 
 def read_noun(entry: str, kind: str, weight: float) -> Noun:
     english, article, german, german_plural = entry.split()
     singular, _, plural = english.partition("/")
     gender = {"der": "m", "die": "f", "das": "n"}[article.rstrip("!")]
-    plural = plural or english_plural(singular)
+    plural = plural or with_s(singular)
     return Noun(singular, plural, gender, german, german_plural, kind, article.endswith("!"), weight)
 
 

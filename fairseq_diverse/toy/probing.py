@@ -148,8 +148,7 @@ def finite_verb(tree: Tree) -> int | None:
     heads, relations = dependencies(tree)
     root = heads.index(0) + 1
     for place, (leaf, head, relation) in enumerate(zip(tree.leaves(), heads, relations, strict=True)):
-        main = head == 0 or (head == root and relation in ("aux", "aux:pass", "cop"))
-        if main and leaf.label in FINITE:
+        if leaf.label in FINITE and (head == 0 or (head == root and relation in ("aux", "aux:pass", "cop"))):
             return place
     return None
 

@@ -39,8 +39,7 @@ class Tree:
 
     def brackets(self) -> str:
         """The tree in Penn Treebank brackets, on one line."""
-        inside = self.word or " ".join(child.brackets() for _, child in self.children)
-        return f"({self.label} {inside})"
+        return f"({self.label} {self.word or ' '.join(child.brackets() for _, child in self.children)})"
 
 
 def leaf(label: str, word: str, lemma: str = "", universal: str = "") -> Tree:
