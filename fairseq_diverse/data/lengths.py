@@ -30,11 +30,9 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
 
 def sentence_lengths(data: str, source: str | None = None, target: str | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Length of every source and target sentence of the training split that ``fairseq-preprocess`` wrote, over all its
-    shards, in tokens without the end of the sentence. Raises ``UserError``: the training split is missing.
-
-    Args:
-        data: one or several directories, joined by colons, as in fairseq.
-        source, target: languages, in either direction of the files; by default inferred from the files."""
+    shards, in tokens without the end of the sentence. ``data``: one or several directories, joined by colons, as in
+    fairseq. ``source``, ``target``: languages, in either direction of the files; by default inferred from the files.
+    Raises ``UserError``: the training split is missing."""
     sizes: dict[str, list[np.ndarray]] = {"source": [], "target": []}
     for side, path in _shards(data, source, target):
         dataset = indexed_dataset.make_dataset(path, indexed_dataset.infer_dataset_impl(path), fix_lua_indexing=True)

@@ -102,12 +102,9 @@ def write_corpus(
 
     A line is ``relation<TAB>left<TAB>right``. No formula is a tautology or a contradiction; no pair occurs twice. The
     same arguments give the same files; the arguments are written to ``logic.json``. Returns the counts of the
-    relations, by N. Raises ``ValueError``: ``out`` has files that another program wrote.
-
-    Args:
-        pairs: number for each N; fewer if there are not enough.
-        balance: equal numbers of each relation, if there are enough; otherwise the natural distribution.
-        done: called after each N."""
+    relations, by N. ``pairs``: number for each N; fewer if there are not enough. ``balance``: equal numbers of each
+    relation, if there are enough; otherwise the natural distribution. ``done``: called after each N. Raises
+    ``ValueError``: ``out`` has files that another program wrote."""
     mix = {}
     lengths = range(MOST_OPERATORS + 1)
     refuse_foreign(out, [f"{name}{count}" for name in ("train", "test") for count in lengths], RECORD)

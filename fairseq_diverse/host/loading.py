@@ -51,12 +51,10 @@ def after_reading(change: Callable[[State], None]) -> Iterator[None]:
 def load_to_cpu(
     _: Any, path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False
 ) -> State:
-    """As fairseq's function, but ``load_checkpoint`` reads the file: checked, and with errors that name it. Raises
-    ``UserError``: as ``load_checkpoint``, or a replaced setting is not safe.
-
-    Args:
-        arg_overrides: settings that replace those of the checkpoint, as of ``--model-overrides``.
-        load_on_all_ranks: ignored: the file is local."""
+    """As fairseq's function, but ``load_checkpoint`` reads the file: checked, and with errors that name it.
+    ``arg_overrides``: settings that replace those of the checkpoint, as of ``--model-overrides``;
+    ``load_on_all_ranks``: ignored: the file is local. Raises ``UserError``: as ``load_checkpoint``, or a replaced
+    setting is not safe."""
     state = upgraded(path, load_checkpoint(path), arg_overrides or {})
     if change := _after_reading.get():
         change(state)

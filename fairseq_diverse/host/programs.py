@@ -14,12 +14,10 @@ Registry = Mapping[str, Any]  # name -> class
 
 
 def parser(program: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser of fairseq-train or fairseq-generate, with the flags of the components that ``words`` choose. Raises
-    ``SystemExit``: the words miss a required flag, or choose a component that does not exist.
-
-    Args:
-        program: "train" or "generate".
-        words: a command line; if empty, only the flags of every training or generation are known."""
+    """The parser of fairseq-train or fairseq-generate, with the flags of the components that ``words`` choose.
+    ``program``: "train" or "generate". ``words``: a command line; if empty, only the flags of every training or
+    generation are known. Raises ``SystemExit``: the words miss a required flag, or choose a component that does not
+    exist."""
     from fairseq import options
 
     made = options.get_training_parser() if program == "train" else options.get_generation_parser()

@@ -27,12 +27,9 @@ MEMORY = "mechanisms"  # key in the incremental state for what mechanisms keep b
 
 
 class Masks:
-    """What padding and causality hide in the attentions of a component, made once for all its layers.
-
-    Args:
-        dtype: of ``added``.
-        key_padding_mask: (B, S), True at padding.
-        attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere."""
+    """What padding and causality hide in the attentions of a component, made once for all its layers. ``dtype``: of
+    ``added``; ``key_padding_mask``: (B, S), True at padding; ``attn_mask``: (T, S), 0 where a query may see a key, -inf
+    elsewhere."""
 
     def __init__(self, dtype: torch.dtype, key_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> None:
         self.dtype = dtype

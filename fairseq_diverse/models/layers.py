@@ -136,12 +136,8 @@ def compile_layers(model: nn.Module, args: Any) -> None:
 
 
 def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -> StagedAttention:
-    """The attention of one component at one layer, with its mechanisms.
-
-    Args:
-        cfg: fairseq's ``TransformerConfig``.
-        component: encoder, decoder or cross.
-        layer: from 1 at the bottom."""
+    """The attention of one component at one layer, with its mechanisms. ``cfg``: fairseq's ``TransformerConfig``;
+    ``component``: encoder, decoder or cross; ``layer``: from 1 at the bottom."""
     side = cfg.encoder if component == "encoder" else cfg.decoder
     size, cross = (side.embed_dim, side.attention_heads), component == "cross"
     placed, shape = plan.at(component, layer), plan.shape(component, layer)

@@ -25,12 +25,10 @@ def load_models(
 ) -> tuple[list[Any], Any, Any]:
     """The models of the checkpoints, the configuration of the last one, and a task with the dictionaries of ``data``.
 
-    Models trained with trees come first, because their task lets fairseq's ``transformer`` accept trees. Raises
-    ``UserError``: a file is missing or not a checkpoint, or dictionaries are missing, do not fit or were merged.
-
-    Args:
-        look: gets the task's settings in each checkpoint before its model is built; returns more ``settings``.
-        settings: settings of task and model that replace those in the checkpoints."""
+    Models trained with trees come first, because their task lets fairseq's ``transformer`` accept trees. ``look``: gets
+    the task's settings in each checkpoint before its model is built; returns more ``settings``. ``settings``: settings
+    of task and model that replace those in the checkpoints. Raises ``UserError``: a file is missing or not a
+    checkpoint, or dictionaries are missing, do not fit or were merged."""
     states = [(str(path), load_checkpoint(path)) for path in paths]
     models, cfg, task = [], None, None
     for path, state in sorted(states, key=lambda file: "syntax" not in str(task_of(settings_of("task", file[1])))):
