@@ -19,7 +19,7 @@ import torch
 from packaging.requirements import Requirement
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.support import slurm
+from fairseq_diverse.support import files, slurm
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.parallel import parallel_map
 from fairseq_diverse.support.processes import locked
@@ -503,7 +503,8 @@ def test_interrupted_at_any_file_the_trees_appear_last(shards, step, tmp_path, m
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(parse, "atomic_write", stop)
+        for module in (parse, files):
+            patch.setattr(module, "atomic_write", stop)
         write()
     assert before <= {path.name for path in tmp_path.iterdir()} and not (tmp_path / "out").exists()
     write()
