@@ -11,12 +11,10 @@ from fairseq_diverse.data.probing import ORIGIN, TASKS, read_probing
 from fairseq_diverse.preparation.download import fetch
 from fairseq_diverse.preparation.prepare import alone, put_in_place
 
-PROBING = "https://raw.githubusercontent.com/facebookresearch/SentEval/main/data/probing"
+GITHUB = "https://raw.githubusercontent.com"
+PROBING = f"{GITHUB}/facebookresearch/SentEval/main/data/probing"
 # the files that the papers on logical inference share, at a commit that does not change
-LOGIC = (
-    "https://raw.githubusercontent.com/yikangshen/Ordered-Neurons/9d193144971aa0f3f13a5f1b5246cf97477dc2f6"
-    "/data/propositionallogic"
-)
+LOGIC = f"{GITHUB}/yikangshen/Ordered-Neurons/9d193144971aa0f3f13a5f1b5246cf97477dc2f6/data/propositionallogic"
 
 
 @dataclass(frozen=True)

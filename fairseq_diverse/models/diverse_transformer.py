@@ -57,8 +57,6 @@ def resolve(requests: Requests, sizes: Mapping[str, Component]) -> ResolvedReque
 class DiverseEncoder(transformer.TransformerEncoderBase):
     """fairseq's encoder; its loop over the layers also collects the results of ``request``."""
 
-    Layer: ClassVar[type[DiverseEncoderLayer]] = DiverseEncoderLayer
-
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         self.plan, self.built = AttentionPlan(cfg, components(cfg)), 0  # both sides check the whole plan
         super().__init__(cfg, dictionary, embed_tokens)
@@ -66,7 +64,10 @@ class DiverseEncoder(transformer.TransformerEncoderBase):
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         self.built += 1
-        return wrap_layer(self.Layer(cfg, self.plan, self.built), cfg)
+        return wrap_layer(self.new_layer(cfg, self.plan, self.built), cfg)
+
+    def new_layer(self, *given: Any) -> nn.Module:
+        return DiverseEncoderLayer(*given)
 
     def forward(
         self,
@@ -118,7 +119,6 @@ class DiverseEncoder(transformer.TransformerEncoderBase):
 class DiverseDecoder(transformer.TransformerDecoderBase):
     """fairseq's decoder; its loop over the layers also collects the results of ``request``."""
 
-    Layer: ClassVar[type[DiverseDecoderLayer]] = DiverseDecoderLayer
     keeping: Sequence[Any] = ()  # the modules that keep something between steps, once the model only translates
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
@@ -129,7 +129,10 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         self.built += 1
-        return wrap_layer(self.Layer(cfg, self.plan, self.built, no_encoder_attn), cfg)
+        return wrap_layer(self.new_layer(cfg, self.plan, self.built, no_encoder_attn), cfg)
+
+    def new_layer(self, *given: Any) -> nn.Module:
+        return DiverseDecoderLayer(*given)
 
     def forward(
         self,

@@ -12,7 +12,6 @@ from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.models.diverse_transformer import DiverseDecoder, DiverseEncoder, DiverseTransformerModel
-from fairseq_diverse.models.layers import DiverseDecoderLayer, DiverseEncoderLayer
 from fairseq_diverse.support.errors import UserError
 
 EPSILON = 1e-6
@@ -55,7 +54,7 @@ class LastNorm(nn.RMSNorm):
         return self.dropout_module(super().forward(x))
 
 
-def make_t5(layer: nn.Module) -> None:
+def make_t5(layer: nn.Module) -> nn.Module:
     """RMSNorm in place of layer norm, no biases, and T5's initial values; mechanisms stay as they are. Matrices start
     as N(0, 1 / input width), that of the queries as N(0, 1 / (input width Dk))."""
     for name, part in layer.named_children():
@@ -69,31 +68,19 @@ def make_t5(layer: nn.Module) -> None:
     if isinstance(layer, StagedAttention):
         layer.q_proj.weight.data.mul_(max(1, layer.q_proj.out_features // layer.num_heads) ** -0.5)
         layer.scale_out_proj()
-
-
-class T5EncoderLayer(DiverseEncoderLayer):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        make_t5(self)
-
-
-class T5DecoderLayer(DiverseDecoderLayer):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        make_t5(self)
+    return layer
 
 
 class T5Encoder(DiverseEncoder):
-    Layer = T5EncoderLayer
-
     def __init__(self, cfg: Any, *given: Any) -> None:
         super().__init__(cfg, *given)
         self.layer_norm = LastNorm(cfg.encoder.embed_dim, cfg.dropout)
 
+    def new_layer(self, *given: Any) -> nn.Module:
+        return make_t5(super().new_layer(*given))
+
 
 class T5Decoder(DiverseDecoder):
-    Layer = T5DecoderLayer
-
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
         self.tied = cfg.t5_version == "1.0"
         own = Embedding(len(dictionary), cfg.decoder.embed_dim, dictionary.pad(), dictionary.eos())
@@ -103,6 +90,9 @@ class T5Decoder(DiverseDecoder):
         self.layer_norm = LastNorm(cfg.decoder.embed_dim, cfg.dropout)
         if not self.tied:
             nn.init.normal_(self.output_projection.weight)
+
+    def new_layer(self, *given: Any) -> nn.Module:
+        return make_t5(super().new_layer(*given))
 
     def output_layer(self, features: Tensor) -> Tensor:
         """As in fairseq; version 1.0 multiplies by 1 / sqrt(d) before."""

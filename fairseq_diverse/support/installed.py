@@ -18,7 +18,7 @@ def versions(names: Iterable[str]) -> dict[str, str]:
     """The versions of those packages that are installed."""
     found = {}
     for name in names:
-        with suppress(metadata.PackageNotFoundError):
+        with suppress(metadata.PackageNotFoundError, ValueError):  # the latter of what is no name
             found[name] = metadata.version(name)
     return found
 

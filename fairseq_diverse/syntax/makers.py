@@ -2,19 +2,16 @@
 
 import json
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.support import installed
 from fairseq_diverse.syntax.parsers import KINDS, NAME
 
 
 def versions(parser: str, model: str) -> dict[str, str]:
     """Versions of a parser's package and of its model, a name or a folder, as far as they are known."""
-    found = {}
-    for name in (parser, model):
-        with suppress(PackageNotFoundError, ValueError):  # a folder is not the name of a package
-            found[name] = version(name)
+    found = installed.versions((parser, model))
     with suppress(OSError, ValueError, KeyError, TypeError):
         found[model] = str(json.loads((Path(model) / "meta.json").read_text(encoding="utf-8"))["version"])
     return found

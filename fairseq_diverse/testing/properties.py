@@ -92,8 +92,7 @@ def off_is_absent(flags: Flags) -> None:
 def neutral_is_the_baseline(name: str, place: str) -> None:
     """At its neutral setting the mechanism changes nothing."""
     mechanism = MECHANISMS[name]
-    flags = examples(name)[0] if mechanism.neutral is None else dict(mechanism.neutral)
-    flags = at(flags, place)
+    flags = at(examples(name)[0] if mechanism.neutral is None else dict(mechanism.neutral), place)
     baseline, model = build_model(architecture(flags)).eval(), build_model(flags).eval()
     model.load_state_dict(baseline.state_dict(), strict=False)
     with torch.no_grad():
