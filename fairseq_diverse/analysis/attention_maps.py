@@ -272,8 +272,7 @@ def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: i
 def comparison_panels(
     comparison: Comparison, maps: Tensor, heads: Sequence[int], prune: bool, prefix: str = ""
 ) -> list[list[Panel | None]]:
-    """One row per head: weights without and with the mechanisms; the first row starts with the factors due to syntax,
-    if there is any."""
+    """One row per head: weights without and with the mechanisms; the first starts with the factors due to syntax."""
     rows: list[list[Panel | None]] = []
     for head in heads:
         name = "with syntax"

@@ -45,9 +45,8 @@ def effective_rank(mean: Tensor, second: Tensor) -> Tensor:
 
         exp(-sum over k of p_k log p_k),    p_k = s_k / sum over k of s_k
 
-    with s_k the singular values of the (N, C) matrix of the heads less their mean: the roots of N times the
-    eigenvalues of their covariance. Source: Roy and Vetterli, "The effective rank" (EUSIPCO 2007). Arguments as of
-    ``constant_share``.
+    with s_k the singular values of the (N, C) heads less their mean, the roots of N times the eigenvalues of their
+    covariance. Source: Roy and Vetterli, "The effective rank" (EUSIPCO 2007). Arguments as of ``constant_share``.
 
     Returns:
         Scalar in [1, C]: C where the heads vary alike in all directions; 0 where they do not vary."""

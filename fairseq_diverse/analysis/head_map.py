@@ -23,8 +23,7 @@ def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]]
 
         mean over layers and real tokens t of  O_h[t],    O_h the head's output before the heads are combined
 
-    Source: Li et al. (2021), section 4.1.2.3. Raises ``UserError``: the data have no sentence, or the outputs of the
-    layers differ in width."""
+    Source: Li et al. (2021), section 4.1.2.3. Raises ``UserError``: no sentence, or layers of different widths."""
     model.eval()
     total, tokens = torch.zeros(()), 0
     for sample in samples:

@@ -113,8 +113,7 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
 
 def drop_worse(folder: Path, count: int, metric: str) -> None:
     """Delete the checkpoints of updates that are neither the newest nor among the ``count`` best by ``metric``.
-    Repeated while a training saves them, this leaves those that ``best`` would take of all. Raises ``ValueError``: they
-    do not hold the metric."""
+    Repeated in training, this leaves those that ``best`` would take of all. Raises ``ValueError``: no metric."""
     paths = [path for path in folder.glob("checkpoint_*_*.pt") if UPDATES.fullmatch(path.name)]
     if len(paths) > count + 1:
         newest = numbered(paths, "updates")[-1].path

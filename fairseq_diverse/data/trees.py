@@ -167,8 +167,7 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
 
 def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
     """The lengths of the sequences of a memory-mapped data set; for a source, the subwords of each sentence with </s>.
-    Raises ``UserError``: a file is missing, damaged, in another format, or has not numbers of that ``dtype``, if it is
-    given."""
+    Raises ``UserError``: a file is missing, damaged, in another format, or not of that ``dtype``."""
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     magic = MMapIndexedDataset.Index._HDR_MAGIC
     if not (index.exists() and data.exists()) or (content := index.read_bytes())[: len(magic)] != magic:

@@ -53,8 +53,7 @@ def load_to_cpu(
 ) -> State:
     """As fairseq's function, but ``load_checkpoint`` reads the file: checked, and with errors that name it.
     ``arg_overrides``: settings that replace those of the checkpoint, as of ``--model-overrides``;
-    ``load_on_all_ranks``: ignored: the file is local. Raises ``UserError``: as ``load_checkpoint``, or a replaced
-    setting is not safe."""
+    ``load_on_all_ranks``: ignored. Raises ``UserError``: as ``load_checkpoint``, or an unsafe setting."""
     state = upgraded(path, load_checkpoint(path), arg_overrides or {})
     if change := _after_reading.get():
         change(state)
@@ -168,8 +167,7 @@ def _check_json(flag: str, value: str) -> None:
 
 def parse_args(parse: Any, parser: ArgumentParser, input_args: Any = None, *args: Any, **flags: Any) -> Any:
     """As fairseq's ``parse_args_and_arch``. Raises ``UserError``: a flag that fairseq evaluates is not a literal or not
-    JSON, the program ignores a flag, one of a mechanism is given to an architecture of fairseq, or there is no task or
-    architecture."""
+    JSON, the program ignores a flag, gives one of a mechanism to fairseq's models, or names no task or architecture."""
     try:
         with flags_of_mechanisms(parser, input_args):
             parsed = parse(parser, input_args, *args, **flags)

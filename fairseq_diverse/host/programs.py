@@ -16,8 +16,7 @@ Registry = Mapping[str, Any]  # name -> class
 def parser(program: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of fairseq-train or fairseq-generate, with the flags of the components that ``words`` choose.
     ``program``: "train" or "generate". ``words``: a command line; if empty, only the flags of every training or
-    generation are known. Raises ``SystemExit``: the words miss a required flag, or choose a component that does not
-    exist."""
+    generation are known. Raises ``SystemExit``: a flag or component is missing."""
     from fairseq import options
 
     made = options.get_training_parser() if program == "train" else options.get_generation_parser()

@@ -63,8 +63,7 @@ def auprc(scores: Sequence[float], evidence: Sequence[int]) -> float | None:
 
 
 def mean_share(evidence: Sequence[Sequence[int]]) -> float:
-    """The mean share of evidence in documents that have some; their rationales are so long. Raises ``ValueError``: no
-    document has evidence."""
+    """The mean share of evidence in documents with some, the length of rationales. Raises ``ValueError``: none has."""
     shares = [sum(marks) / len(marks) for marks in evidence if any(marks)]
     if not shares:
         raise ValueError("no example of train.jsonl has evidence, which decides how long rationales are")

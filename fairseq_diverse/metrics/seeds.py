@@ -63,8 +63,7 @@ class Difference:
         return self.test.interval if self.test and self.test.p is not None else None
 
     def text(self, digits: int, corrected: bool = False) -> str:
-        """The difference, its standard error and p over seeds, by Holm's correction or without, with stars; or why
-        there is no p."""
+        """The difference, its standard error and p over seeds (by Holm's correction or not) with stars; or why no p."""
         shown = f"{self.delta:+.{digits}f}"
         p = self.holm_p if corrected else self.p
         if self.test is None or p is None:

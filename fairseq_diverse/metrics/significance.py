@@ -100,8 +100,7 @@ def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Combine
         f(i) = score of the baseline's sentences with the system's in place of sentence i,  against the baseline's score
 
     Source: Collins et al. (2005), section 4.3. Sentences that leave the score as it is (1e-9) count on neither side.
-    Arguments as of ``randomization_p_value``; p is that of the binomial test with probability 1/2, 1 if no sentence
-    counts."""
+    Arguments as of ``randomization_p_value``; p is that of the binomial test, 1/2; 1 if none counts."""
     from scipy.stats import binomtest
 
     total = baseline.sum(0)

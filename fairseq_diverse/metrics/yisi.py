@@ -51,8 +51,7 @@ def yisi_0(hypotheses: Lines, references: Lines) -> Result:
 
 
 def use_model(folder: Path) -> None:
-    """Let this process and those that it starts score YiSi-1 with a model. Raises ``ValueError``: it is not a folder of
-    a model."""
+    """Let this process and those that it starts score YiSi-1 with a model. Raises ``ValueError``: no folder of one."""
     try:
         _check(folder)
     except ValueError as error:

@@ -121,8 +121,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         masks: Masks | None = None,
     ) -> AttentionOutput:
         """One attention of the query over the keys. Raises ``UserError``: the position term with a mechanism that has
-        no map per head; ``ValueError``: a mechanism keeps in ``memory`` what is not a tensor whose first dimension is
-        the batch.
+        no map per head; ``ValueError``: what a mechanism keeps in ``memory`` is not a tensor of the batch.
 
         Args:
             query: (T, B, C).

@@ -115,8 +115,7 @@ class DiverseBertModel(DiverseRobertaModel):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """As in fairseq. New heads get the ``pooler`` of a converted checkpoint; layers that predict words, which it
-        may lack, keep their initial values. Raises ``NotTrained``: it lacks them, but the model is loaded under
-        ``only_trained``."""
+        may lack, keep their initial values. Raises ``NotTrained``: it lacks them under ``only_trained``."""
         pooler = {part: state_dict.pop(f"pooler.{part}", None) for part in ("weight", "bias")}
         super().upgrade_state_dict_named(state_dict, name)
         for key in self.classification_heads if pooler["weight"] is not None else ():

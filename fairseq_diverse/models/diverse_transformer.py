@@ -79,8 +79,7 @@ class DiverseEncoder(transformer.TransformerEncoderBase):
         request: ResolvedRequest = NOTHING,
     ) -> dict[str, Any]:
         """As fairseq's encoder; the result also has ``extras``, what ``request`` asks for. Raises ``UserError``: the
-        model needs trees but none are given. ``source_trees``: (B, T, 5) integers, see ``relate``; ignored by a model
-        without syntax."""
+        model needs trees but none are given. ``source_trees``: (B, T, 5), see ``relate``, ignored without syntax."""
         relations = None
         if self.plan.trees:
             if source_trees is None:

@@ -84,8 +84,7 @@ class DiverseRobertaEncoder(RobertaEncoder):
 @register_model("diverse_roberta")
 class DiverseRobertaModel(DiverseModel, RobertaModel):
     """fairseq's ``roberta`` with mechanisms at any layer of its encoder; with all off, it is fairseq's model. As in
-    fairseq, linear layers and embeddings start as BERT's, N(0, 0.02). The parameters of mechanisms start as in every
-    other model."""
+    fairseq, linear layers and embeddings start as BERT's, N(0, 0.02). Those of mechanisms start as elsewhere."""
 
     sides = ("encoder",)
     encoder_class = DiverseRobertaEncoder

@@ -70,8 +70,7 @@ def of_t5(folder: Path) -> Encoding:
 
 
 def of_data(folder: Path) -> Encoding:
-    """Those of a prepared data set of one language. Raises ``ValueError``: it is not prepared, damaged, or of two
-    languages."""
+    """Those of prepared data of one language. Raises ``ValueError``: they are not prepared, damaged, or of two."""
     record = pipeline.read_record(folder)
     if pipeline.languages(folder, record)[1]:
         raise ValueError(f"{folder}: of two languages; take one prepared with --monolingual")

@@ -71,8 +71,7 @@ def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
 
     All groups of evidence count. Where a line names no documents, they are those of its evidence, or the one called as
     the line itself. Raises ``ValueError``: a file is missing or empty; a line is not JSON, lacks a key or has another
-    type there; a document is missing, or evidence is outside it; a class does not occur in training. Names file, line
-    and key."""
+    type there; a document is missing, or evidence is outside it; a class is not in training. Names the place."""
     if missing := [name for name in FILES.values() if not (folder / name).is_file()]:
         raise ValueError(f"{folder}: lacks {', '.join(missing)}; {BY_HAND}")
     documents = _Documents(folder)
@@ -171,9 +170,8 @@ def prepare_eraser(
     say: Say = print,
 ) -> bool:
     """Write a data set with its dictionary and subwords into ``out``: ``text/`` has its files, all documents in
-    ``docs.jsonl``; arguments, result and errors as of `prepare`, and the errors of `read_eraser`. ``raw`` has the
-    files, or a folder ``name`` that has them. By default the subwords are learned on the documents and queries of
-    training."""
+    ``docs.jsonl``; arguments, result and errors as of `prepare` and `read_eraser`. ``raw`` has the files, or a folder
+    ``name`` that has them. By default the subwords are learned on the documents and queries of training."""
     folder = raw / name if (raw / name).is_dir() else raw
     if folder == raw and not any((raw / file).is_file() for file in FILES.values()):
         there = sorted(path.parent.name for path in raw.glob(f"*/{FILES['train']}"))

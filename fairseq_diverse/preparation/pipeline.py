@@ -41,8 +41,7 @@ def lowercased(data_dir: str | Path, side: str = "target") -> bool:
 
 
 def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
-    """The value of nested keys in a prepared directory's record. Raises ``ValueError``: a key is missing, or a language
-    is not valid; names the file."""
+    """The value of nested keys in a prepared directory's record. Raises ``ValueError``: one is missing or not valid."""
     path = Path(data_dir) / FILE
     for key in keys:
         if not isinstance(record, dict) or key not in record:

@@ -211,8 +211,7 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
 @contextmanager
 def alone(out: Path, resumes: bool = False) -> Iterator[Path]:
     """A folder next to ``out`` to work in, which no other process has meanwhile (else ``Busy`` is raised), and which is
-    removed at the end; ``resumes``: if the block fails, it is kept for the next one that resumes. An ``OSError`` of the
-    block names ``out``."""
+    removed at the end; ``resumes``: it is kept if the block fails. An ``OSError`` of the block names ``out``."""
     part = out.with_name(f".{out.name}.part")
     work = part / "data"
     with locked(part):

@@ -27,8 +27,7 @@ def prepare_glue(
     ``label``, as fairseq's translation reads them; arguments, result and errors as of `prepare`.
 
     ``raw`` has the task's files, or a folder of the task's name that has them; those of the last test sets may be
-    missing. By default the subwords are learned on the training text, but not ``as_text``. A misshapen file is refused
-    with the line."""
+    missing. By default subwords are learned on the training text, not ``as_text``. A misshapen line is refused."""
     folder = raw / task.name if (raw / task.name).is_dir() else raw
     files = {split: folder / name for split, name in task.files.items()}
     tests = [split for split in files if split.startswith("test")]

@@ -80,8 +80,7 @@ def _test_set(prefix: str, languages: Sequence[str]) -> tuple[Path, Path]:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file. Raises ``ValueError``: it cannot be read; names a file of another kind that is there in its
-    place."""
+    """SHA-256 of a file. Raises ``ValueError``: it cannot be read; names a file of another kind in its place."""
     try:
         return sha256_of(path)
     except OSError as error:

@@ -28,8 +28,7 @@ class Sources:
 
     ``archives``: addresses, and ``by_hand``: pages with instructions, both by file name; ``checks``: the known
     ``bytes`` and ``sha256`` of archives; ``files``: the parts of each raw file, by prefix. Every ``hold_out``-th
-    training pair goes to the validation set (0 = none). ``counts``: a paper's numbers of pairs by split, after
-    filtering."""
+    training pair goes to the validation set (0 = none). ``counts``: a paper's pairs by split, filtered."""
 
     archives: dict[str, str]
     by_hand: dict[str, str]

@@ -50,8 +50,7 @@ def spaced_stops(lines: Sequence[str]) -> bool:
 
 
 def clean(line: str) -> tuple[str, bool]:
-    """The line with line separators and NUL replaced by a space, and whether it had any; letters with accents behind
-    them (NFD) are composed."""
+    """The line with line separators and NUL replaced by a space, and whether it had any; NFD letters are composed."""
     cleaned, count = SPECIAL.subn(" ", line)
     return unicodedata.normalize("NFC", cleaned) if ACCENTS.search(cleaned) else cleaned, count > 0
 

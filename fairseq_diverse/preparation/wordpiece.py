@@ -31,8 +31,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def symbols(vocabulary: Sequence[str]) -> list[str]:
-    """All symbols of fairseq's dictionary: its four in the place of BERT's, the subwords, and <mask>, which fairseq's
-    tasks add at the end."""
+    """fairseq's dictionary: its four symbols in the place of BERT's, the subwords, and <mask>, which its tasks add."""
     first, mask = ["<s>", "<pad>", "</s>", "<unk>"], SPECIAL["[MASK]"]
     return [*first, *(subword for subword in vocabulary if subword not in SPECIAL), mask]
 

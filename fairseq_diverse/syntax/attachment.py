@@ -15,8 +15,7 @@ def kept_trees(data: Path, split: str, source: str, target: str) -> Path:
 
 
 def attachments(sentence: Dependencies) -> set[str]:
-    """What the sentence's prepositional phrases belong to: ``noun``, ``predicate`` (a verb or an adjective), both, or
-    nothing.
+    """What prepositional phrases of the sentence belong to: ``noun``, ``predicate`` (verb or adjective), both, nothing.
 
     In Universal Dependencies the noun of such a phrase has a preposition as ``case``; it is the ``nmod`` of a noun or
     the ``obl`` of a predicate. With spaCy's labels the preposition is the ``prep`` of either. A phrase that is the

@@ -165,8 +165,7 @@ def load_parser(kind: str, name: str, model: str, language: str, given: str = "-
 
 
 def parser_of(kind: str, model: str | None) -> str:
-    """The parser of a model: stanza where the folder has stanza's resources.json, pcfg where it is a file, else the
-    kind's usual one."""
+    """The parser of a model: stanza where the folder has resources.json, pcfg of a file, else the kind's usual one."""
     if kind == "constituency" and model and Path(model).is_file():
         return "pcfg"
     return "stanza" if model and (Path(model) / "resources.json").is_file() else KINDS[kind]
@@ -178,8 +177,7 @@ def located(model: str) -> str:
 
 
 def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, str]]:
-    """The parsers in a record, by kind: parser, model, language. Raises ``UserError``: the record is damaged, or has a
-    relative folder."""
+    """The parsers in a record by kind: parser, model, language. Raises ``UserError``: damaged, or a relative folder."""
     found = record.get("parsers", {})
     for kind, how in found.items() if isinstance(found, dict) else [("", found)]:
         keys = ("parser", "model", "language")

@@ -1,8 +1,7 @@
 """Tree file formats, and the integers per word that the attention needs.
 
-Dependencies are CoNLL-U, constituents PTB trees; sentence N belongs to line N of the text. A sentence
-without a usable tree keeps its place: in CoNLL-U its heads are ``_`` (or its block has only comments), in PTB its line
-is empty."""
+Dependencies are CoNLL-U, constituents PTB trees; sentence N belongs to line N of the text. One without a usable tree
+keeps its place: in CoNLL-U its heads are ``_`` (or it has only comments), in PTB its line is empty."""
 
 import itertools
 import re
@@ -136,8 +135,7 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator[Tr
 
     Empty elements (``(-NONE- *)``) are left out. None stands for an empty line (in a file with trees on several lines
     it is only a space between trees), several roots, brackets without a word, which some parsers write on failure, or
-    more than ``DEEPEST`` levels. Raises ``ValueError``: a tree's brackets are not closed, or NLTK is not installed;
-    names the file."""
+    more than ``DEEPEST`` levels. Raises ``ValueError``: brackets are not closed, or there is no NLTK."""
     nltk = needed("nltk", f"{path}: nltk reads brackets; install it: {install('syntax')}")
     several = lines is None and any(several for *_, several in _bracketed(iterate_lines(path)))
     for number, text, _ in _bracketed(iterate_lines(path) if lines is None else lines):
@@ -197,8 +195,7 @@ def local_phrases(tree: Tree) -> Phrases:
     """The local phrase and the layer of every word.
 
     The local phrase is the span of the word's lowest ancestor that has more than one word; in a tree of one word it is
-    the word. The layer is the number of phrases above the word. A preterminal (a node whose only child is a word) is
-    not a phrase.
+    the word. The layer is the number of phrases above the word. A preterminal, whose only child is a word, is none.
 
     Source: Zhang et al. (2021), section 4.1.2, rule 1.
 

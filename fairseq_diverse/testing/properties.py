@@ -619,8 +619,7 @@ def finished_sentences_leave(flags: Flags) -> None:
 
 
 def with_others(name: str, component: str, others: Iterable[str] | None = None) -> None:
-    """On one attention with each other mechanism that it does not refuse, training and decoding work, and both
-    mechanisms have an effect."""
+    """With each other mechanism that it does not refuse, on one attention, training and decoding work, and both act."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
     own = at(examples(name)[0], component)
     for other in (other for other in others if component in MECHANISMS[other].components):

@@ -71,8 +71,7 @@ def word_by_word(sources: Iterable[str], pairs: Sequence[tuple[str, str]]) -> li
 
     The probabilities t(target word | source word) are those of IBM model 1 (Brown et al. 1993, with the empty source
     word), estimated on ``pairs`` of training sentences. Unlike in the paper, only t decides the translation. The first
-    word of a sentence is lower-cased, on both sides. Unknown words are copied. The output has a capital first letter
-    and no space before punctuation."""
+    word of a sentence is lower-cased, on both sides. Unknown words are copied. The output is spelled like text."""
     lexicon = translation_table([split(source) for source, _ in pairs], [split(target) for _, target in pairs])
     return [join([lexicon.get(word, word) for word in split(source)]) for source in sources]
 
