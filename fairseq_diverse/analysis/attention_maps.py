@@ -73,9 +73,8 @@ class SentencePair:
     sample: dict[str, Tensor]
 
     def labels(self, component: str, subwords: bool = False) -> tuple[Labels, Labels]:
-        """Labels of the queries and keys of a component's map, as words or as subwords. A query of the decoder is the
-        (sub)word that it read last (``</s>`` at the start); a query of the cross-attention is the (sub)word that it
-        writes next."""
+        """Labels of the queries and keys of a component's map, as words or as subwords. A decoder's query is the
+        (sub)word that it read last (``</s>`` at the start), one of the cross-attention that which it writes next."""
         source = Labels.of(self.source) if subwords else self.source_words
         target = Labels.of(self.target) if subwords else self.target_words
         read = target.read_before()

@@ -92,8 +92,7 @@ def inspect_heads(
 
 
 def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -> tuple[dict, dict, list[Tensor]]:
-    """The inside of every attention; of the encoder the maps, and for each layer the gradient of the NLL by the head
-    outputs."""
+    """The inside of every attention; of the encoder the maps, and by layer the NLL's gradient by the head outputs."""
     on = ",".join(component for component, count in layer_counts(model.cfg).items() if count)
     with torch.enable_grad():
         request = AttentionRequest(inside=on, weights="encoder")

@@ -89,8 +89,7 @@ def measure_size(
 
 
 def build_model(args: Namespace, symbols: tuple[int, int]) -> Any:
-    """The model for complete arguments, with so many symbols of source and target. Raises ``UserError``: flags that do
-    not fit the model."""
+    """The model for complete arguments, with so many source and target symbols. Raises ``UserError``: unfit flags."""
     try:
         return programs.build_model(args, *map(numbered_words, symbols)).eval()
     except UserError:

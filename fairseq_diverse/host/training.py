@@ -71,8 +71,7 @@ def _check_metric(trainer: Any, metric: str) -> None:
 
 
 def train_step(train_step: Any, self: Any, samples: list[Any], *args: Any, **flags: Any) -> Any:
-    """As ``Trainer.train_step``, without the empty batches of a process at the end of an epoch. Raises ``UserError``:
-    the gradients are not finite."""
+    """As ``Trainer.train_step`` without empty batches at the end of an epoch. Raises ``UserError``: it diverges."""
     if not self.is_fsdp:  # whose processes need equal numbers of batches
         samples = [sample for sample in samples if sample is not None and len(sample)] or samples
     try:

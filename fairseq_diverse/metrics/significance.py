@@ -14,8 +14,7 @@ CHUNK = 250  # resamples whose sentences are drawn at once
 
 def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, float, float]:
     """Mean difference, system - baseline, of values for the same sentences (NLL, say), its standard error, and p. p is
-    that of the two-sided paired t-test. Raises ``ValueError``: the arrays are not two equally long rows of at least two
-    finite numbers."""
+    that of the two-sided paired t-test. Raises ``ValueError``: unequal rows, one number, or infinite ones."""
     from scipy.stats import ttest_rel
 
     baseline, system = np.asarray(baseline, dtype=np.float64), np.asarray(system, dtype=np.float64)

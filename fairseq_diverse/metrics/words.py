@@ -43,8 +43,7 @@ def tokenizer_name(language: str) -> str:
 
 def check_language(language: str) -> None:
     """Raise ``ValueError`` for a code whose language no one knows: metrics would take it for one without rules. Known
-    are the codes of the system's locales, of Moses' rules and of sacreBLEU's tokenizers, with or without a region or
-    script: ``pt-BR``, ``zh_Hant``."""
+    are those of the system's locales, Moses' rules and sacreBLEU's tokenizers, with a region or script, or not."""
     code, *_ = parts = re.split("[-_]", language)
     locales = {name.split("_")[0] for name in locale.locale_alias.values() if "_" in name}
     known = {*locales, *TOKENIZERS, *_moses_languages().values()}

@@ -201,8 +201,7 @@ class DiverseEncoderLayer(DiverseLayer, TransformerEncoderLayerBase):
 
 
 class DiverseDecoderLayer(DiverseLayer, TransformerDecoderLayerBase):
-    """fairseq's decoder layer with staged self- and cross-attention; the last argument, ``no_encoder_attn``, leaves the
-    cross-attention out."""
+    """fairseq's decoder layer with staged attentions; the last argument, ``no_encoder_attn``, leaves ``cross`` out."""
 
     base = "TransformerDecoderLayerBase"
 

@@ -49,9 +49,8 @@ def task_of(settings: Mapping[str, Any]) -> Any:
 
 
 def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:
-    """The model of a checkpoint, and its task with the dictionaries of ``data``. A checkpoint of fairseq's
-    ``transformer`` becomes the same model with every mechanism off. Raises ``UserError``: as ``load_models``, or the
-    model is of another kind."""
+    """The model of a checkpoint, and its task with the dictionaries of ``data``. fairseq's ``transformer`` becomes the
+    same model with mechanisms off. Raises ``UserError``: as ``load_models``, or another model."""
     changed: dict[str, Any] = {"from_checkpoint": "", "checkpoint_data": ""}  # it names no second checkpoint
     changed |= {"checkpoint_activations": False, "offload_activations": False}  # head outputs have no gradients then
     (model,), cfg, task = load_models([path], data, **changed)

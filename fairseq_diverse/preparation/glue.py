@@ -125,8 +125,7 @@ def split_name(name: str) -> tuple[GlueTask, str] | None:
     """The task that the name of a data set means and the data set whose dictionary it has, "" for none.
 
     ``glue-CoLA`` is CoLA by itself, ``glue-CoLA@NAME`` CoLA with dictionary and subwords of NAME, ``glue-CoLA@bert``
-    with those of a BERT. With ``.text`` behind the task, it is as text (`is_text`). None for other names. Raises
-    ``ValueError``: no such task."""
+    with those of a BERT. ``.text`` behind the task: as text. None for other names. Raises ``ValueError``: no task."""
     if not name.startswith(PREFIX):
         return None
     task, at, encoding = name.removeprefix(PREFIX).partition("@")

@@ -90,8 +90,7 @@ class Pcfg:
 
         tree = argmax  P(root) prod over rules P(A -> B C) prod over words P(word | tag)
 
-    P(word | tag) is the relative frequency. For a word that is seen at most ``RARE`` times it is, up to a factor that
-    all trees of the sentence share,
+    P(word | tag) is the relative frequency. Of a word seen at most ``RARE`` times, up to a factor of all trees,
 
         P(tag | word) / P(tag),   P(tag | word) = (times with this tag + P(tag | signature)) / (times + 1)
 

@@ -181,8 +181,7 @@ class SentenceProbing(ClassificationTask):
         return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0]
 
     def build_criterion(self, cfg: Any) -> Any:
-        """As in fairseq. Raises ``UserError``: the criterion is not for classification, or regularizes an encoder that
-        is not trained."""
+        """As in fairseq. Raises ``UserError``: not for classification, or it regularizes an untrained encoder."""
         if self.cfg.from_checkpoint and cfg._name == "classification_with_disagreement":
             raise UserError("--from-checkpoint: the encoder is not trained; use --criterion classification")
         return super().build_criterion(cfg)

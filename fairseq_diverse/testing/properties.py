@@ -213,8 +213,7 @@ POSITIONS = dict.fromkeys(("max_source_positions", "max_target_positions", "max_
 
 
 def called_twice(flags: Flags) -> None:
-    """In evaluation, a second call has the same outputs; mechanisms store nothing on themselves, nor in decoding; long
-    sentences work."""
+    """In evaluation, a second call has the same outputs; calls and decoding store nothing; long sentences work."""
     model = trained_model({**flags, **POSITIONS}).eval()
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
     before = {name: _held(module) for name, module in modules.items()}
@@ -414,8 +413,7 @@ UPDATES = 4  # in which every parameter has a gradient
 
 
 def learns(flags: Flags) -> None:
-    """From the initial values, every parameter of a mechanism has a gradient in one of the first updates; none is in a
-    plain list."""
+    """Every parameter of a mechanism has a gradient in one of the first updates; none is in a plain list."""
     model = build_model(flags)
     modules = [module for module in model.modules() if isinstance(module, Mechanism)]
     for module in modules:
@@ -584,8 +582,7 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
 
 
 def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6, left: Sequence[int] = ()) -> None:
-    """Incremental decoding with randomly reordered beams, or the ``left`` rows of the batch after the first step, gives
-    the outputs of the full pass."""
+    """Decoding with randomly reordered beams, or of the rows ``left`` after the first step, equals the full pass."""
     model = trained_model(flags).eval()
     sample = batch(sides=(side, "right"))
     generator = torch.Generator().manual_seed(beam)
