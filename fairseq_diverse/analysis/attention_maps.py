@@ -29,17 +29,15 @@ QUANTILE, OUTLIER = 0.9, 1.5  # a weight above 1.5 times the 90% quantile of its
 
 
 def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on: str, flag: str) -> AttentionMaps:
-    """Attention weights after the softmax, before weight mixing and dropout; sets the model to evaluation mode. Raises
+    """Attention weights after the softmax, before weight mixing and dropout; sets the model to evaluation mode.
+    Returns ``{(component, layer): (H, B, T, S)}``. Rows of real queries sum to 1 (differential attention: to 1 -
+    lambda; another ``normalize``: to what it gives). For interacting heads: the mean over the heads of the keys. Raises
     ``UserError``: the model does not have the placement.
 
     Args:
         sample: a batch's ``net_input``.
         on: placement of the attentions, such as ``encoder:1,cross``.
-        flag: name of the flag in error messages.
-
-    Returns:
-        ``{(component, layer): (H, B, T, S)}``. Rows of real queries sum to 1 (differential attention: to 1 - lambda;
-        another ``normalize``: to what it gives). For interacting heads: the mean over the heads of the keys."""
+        flag: name of the flag in error messages."""
     model.eval()
     with torch.no_grad():
         request = AttentionRequest(weights=on, flag=flag)

@@ -7,14 +7,12 @@ from torch import Tensor
 
 
 def block_repeated(_: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-    """Block the words that would repeat an n-gram; if these are all words, block none.
+    """Block the words that would repeat an n-gram; if these are all words, block none. Returns ``lprobs`` with -inf at
+    blocked words.
 
     Args:
         tokens: (B * beam, longest) written so far, ``step`` words after the first symbol; later ones are empty.
-        lprobs: (B * beam, words).
-
-    Returns:
-        ``lprobs`` with -inf at blocked words."""
+        lprobs: (B * beam, words)."""
     size = self.no_repeat_ngram_size
     if step < size:
         return lprobs

@@ -219,11 +219,8 @@ class DiverseModel(BaseFairseqModel):
 
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:
-        """Check the arguments of a model before it is built, and let placements follow ``--*-layers-to-keep``. Raises
-        ``UserError``: a flag or a combination that does not fit the model.
-
-        Returns:
-            Where the model has mechanisms."""
+        """Check the arguments of a model before it is built, and let placements follow ``--*-layers-to-keep``. Returns
+        where the model has mechanisms. Raises ``UserError``: a flag or a combination that does not fit the model."""
         if not isinstance(args, Namespace):
             exit_with(f"fairseq-hydra-train ignores misspelt flags of {cls.__name__}; use fairseq-train")
         if "decoder" not in cls.sides:

@@ -594,17 +594,17 @@ def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6
         state: dict = {}
         tokens = torch.full((sentences * beam, 1), 2)
         for step in range(1, steps + 1):
+            if step > 1:  # reorder within each sentence's beam, as beam search does, then extend
+                beams = torch.randint(beam, rows.shape, generator=generator) + rows * beam
+                order = torch.tensor(left) if left else beams
+                model.decoder.reorder_incremental_state_scripting(state, order)
+                encoded = model.encoder.reorder_encoder_out(encoded, order)
+                tokens = torch.cat([tokens[order], torch.randint(4, 30, (len(order), 1), generator=generator)], 1)
             one, _ = model.decoder(tokens, encoded, incremental_state=state)
             full, _ = model.decoder(tokens, encoded)
             hint = " (context.memory has what it needs of earlier ones)" * (step > 1)
-            what = f"step {step} with a beam of {beam}{hint}"
-            what = "a step after a sentence has left" if left and step > 1 else what
+            what = "a step after a sentence has left" if left else f"step {step} with a beam of {beam}{hint}"
             require_close(one[:, -1], full[:, -1], f"{what}, compared with the full pass")
-            # reorder within each sentence's beam, as beam search does, then extend
-            order = torch.tensor(left) if left else torch.randint(beam, rows.shape, generator=generator) + rows * beam
-            model.decoder.reorder_incremental_state_scripting(state, order)
-            encoded = model.encoder.reorder_encoder_out(encoded, order)
-            tokens = torch.cat([tokens[order], torch.randint(4, 30, (len(order), 1), generator=generator)], 1)
 
 
 def finished_sentences_leave(flags: Flags) -> None:
