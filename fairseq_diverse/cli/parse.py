@@ -83,15 +83,16 @@ def main(args: argparse.Namespace) -> None:
         return _queue(args)
     gpus = _gpus() if args.device == "cuda" else []
     workers = args.workers or len(gpus) or cores()
+    how = {"kind": args.kind, "parser": name, "model": model, "language": args.language}
     for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
         whole, out = out, shard_path(out, *shard) if shard else out
         existing = [path for path in (out, *[whole] * args.join) if path.exists()]
         for path in existing:
-            refuse_other(path, text, args.kind, name, model, args.language)
+            refuse_other(path, text, how)
             print(f"{path}: there already")
         if not existing:
-            count, unparsed = parse_file(text, out, args.kind, name, model, args.language, workers, shard, gpus)
+            count, unparsed = parse_file(text, out, how, workers, shard, gpus)
             reasons = collections.Counter(one.reason for one in unparsed)
             print(f"{out}: {count} lines, {len(unparsed)} without a tree")
             for reason, times in reasons.most_common():

@@ -165,36 +165,20 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
         extras, shared = Extras.none(), dict[str, Masks]()
 
         def run(
-            layer: Any,
-            x: Tensor,
-            encoder_out: Tensor | None,
-            encoder_padding_mask: Tensor | None,
-            incremental_state: IncrementalState | None,
-            self_attn_mask: Tensor | None,
-            self_attn_padding_mask: Tensor | None,
-            need_attn: bool,
-            need_head_weights: bool,
+            layer: Any, x: Tensor, encoder_out: Any, padding: Any, state: Any, **named: Any
         ) -> tuple[Tensor, Tensor | None, None]:
+            own = {name: named[name] for name in ("self_attn_padding_mask", "self_attn_mask")}
             if not shared:
-                shared["decoder"] = Masks(x.dtype, self_attn_padding_mask, self_attn_mask)
-                shared["cross"] = Masks(x.dtype, encoder_padding_mask)
+                shared["decoder"], shared["cross"] = Masks(x.dtype, *own.values()), Masks(x.dtype, padding)
             wanted: dict[str, Measurement] = {}
             if request is not NOTHING:
                 wanted = {component: request.at(component, layer.number) for component in ("decoder", "cross")}
             asked = wanted
-            if need_attn and map_needed:
+            if named["need_attn"] and map_needed:
                 asked = wanted | {"cross": wanted.get("cross", UNMEASURED)._replace(weights=True)}
-            x, attentions = layer(
-                x,
-                encoder_out,
-                encoder_padding_mask,
-                incremental_state=incremental_state,  # by name: a decoding step is not compiled
-                self_attn_mask=self_attn_mask,
-                self_attn_padding_mask=self_attn_padding_mask,
-                measurements=asked,
-                carried=extras.carried,
-                masks=shared,
-            )
+            more = own | {"measurements": asked, "carried": extras.carried, "masks": shared}
+            # the state by name: a decoding step is not compiled
+            x, attentions = layer(x, encoder_out, padding, incremental_state=state, **more)
             for component, output in attentions.items():
                 extras.add(component, layer.number, output, component in wanted and wanted[component].weights)
             alignment = attentions["cross"].weights if "cross" in attentions else None

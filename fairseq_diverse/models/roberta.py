@@ -52,16 +52,12 @@ class DiverseRobertaEncoder(RobertaEncoder):
             return encoder.apply(init_bert_params)
 
     def forward(
-        self,
-        src_tokens: Tensor,
-        features_only: bool = False,
-        return_all_hiddens: bool = False,
-        masked_tokens: Tensor | None = None,
-        **more: Any,
+        self, src_tokens: Tensor, features_only: bool = False, return_all_hiddens: bool = False, **more: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in fairseq; ``more`` as for ``extract_features``."""
+        masked = {"masked_tokens": more.pop("masked_tokens", None)}
         x, extra = self.extract_features(src_tokens, return_all_hiddens, **more)
-        return (x if features_only else self.output_layer(x, masked_tokens=masked_tokens)), extra
+        return (x if features_only else self.output_layer(x, **masked)), extra
 
     def extract_features(
         self,

@@ -27,6 +27,7 @@ from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.syntax.parsers import NAME as PARSER_NAME
 from fairseq_diverse.syntax.parsers import recorded_parsers
 
+Card = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], str]
 CODE = "code"  # folder of mechanisms of the user's own
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
 READ = ("*.json", "*.safetensors", "*dict*.txt", "text/*", f"{CODE}/*", CARD)  # of a folder on the hub
@@ -34,12 +35,7 @@ WITH_DATA = ("rationales", "logical_inference", "sentence_probing")  # tasks tha
 
 
 def export_shared(
-    checkpoint: str | Path,
-    out: Path,
-    card: Callable[[Path, Mapping[str, Any], Mapping[str, Any]], str],
-    data: str | Path | None = None,
-    user_dir: str | None = None,
-    version: str = "",
+    checkpoint: str | Path, out: Path, card: Card, data: str | Path | None, user_dir: str | None, version: str
 ) -> None:
     """Write a model as a new folder: weights, settings, dictionaries, subwords, steps of preparation, and a model card.
     Raises ``UserError``: the checkpoint cannot be loaded with these data, files are missing, or ``out`` exists.

@@ -160,14 +160,7 @@ def _read_split(path: Path, documents: _Documents) -> Iterator[Annotation]:
 
 
 def prepare_eraser(
-    name: str,
-    raw: Path,
-    out: Path,
-    encoding: Encoding | None = None,
-    *,
-    workers: int = 1,
-    overwrite: bool = False,
-    say: Say = print,
+    name: str, raw: Path, out: Path, encoding: Encoding | None = None, *, say: Say = print, **options: Any
 ) -> bool:
     """Write a data set with its dictionary and subwords into ``out``: ``text/`` has its files, all documents in
     ``docs.jsonl``; arguments, result and errors as of `prepare` and `read_eraser`. ``raw`` has the files, or a folder
@@ -197,8 +190,7 @@ def prepare_eraser(
         objects = ({"docid": docid, "document": "\n".join(words)} for docid, words in written.items())
         write_lines(work / "docs.jsonl", (json.dumps(one, ensure_ascii=False) for one in objects))
         beside = (*FILES.values(), "docs.jsonl")
-        flags: dict[str, Any] = {"workers": workers, "overwrite": overwrite, "encoding": encoding, "beside": beside}
-        if not prepare(config, work, out, say=lambda line: None, **flags):
+        if not prepare(config, work, out, encoding=encoding, beside=beside, say=lambda line: None, **options):
             return False
         counts = ", ".join(f"{split} {len(annotations):,}" for split, annotations in examples.items())
         say(f"prepared {out}: {counts} examples, {len(written):,} documents")

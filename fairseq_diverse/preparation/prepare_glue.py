@@ -1,30 +1,22 @@
 """A task of GLUE, from its own files to what fairseq's ``sentence_prediction`` reads."""
 
 from pathlib import Path
+from typing import Any
 
 from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SIDE_DEFAULTS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.glue import AS_TEXT, ORIGIN, PREFIX, GlueTask, read_examples
-from fairseq_diverse.preparation.prepare import Say, prepare
+from fairseq_diverse.preparation.prepare import prepare
 from fairseq_diverse.support.files import new_folder, write_lines
 
 BPE_SIZE = 8000  # of subwords that are learned on the task's own text
 
 
 def prepare_glue(
-    task: GlueTask,
-    raw: Path,
-    out: Path,
-    encoding: Encoding | None = None,
-    *,
-    as_text: bool = False,
-    strict: bool = False,
-    workers: int = 1,
-    overwrite: bool = False,
-    say: Say = print,
+    task: GlueTask, raw: Path, out: Path, encoding: Encoding | None = None, *, as_text: bool = False, **options: Any
 ) -> bool:
     """Write ``input0``, ``input1`` and ``label`` of every split into ``out``, or ``as_text`` pairs of ``input`` and
-    ``label``, as fairseq's translation reads them; arguments, result and errors as of `prepare`.
+    ``label``, as fairseq's translation reads them; other arguments, result and errors as of `prepare`.
 
     ``raw`` has the task's files, or a folder of the task's name that has them; those of the last test sets may be
     missing. By default subwords are learned on the training text, not ``as_text``. A misshapen line is refused."""
@@ -48,26 +40,19 @@ def prepare_glue(
         bpe = encoding.bpe
     config = DataConfig(task.name, sides, {split: split for split in files}, FILTER_DEFAULTS, bpe, True, glue=task.name)
     config = encoding.applied(config) if encoding and not as_text else config
+    strict, say = options.pop("strict", False), options.get("say", print)
     with new_folder(out.with_name(f"{out.name}.raw")) as work:
         for split, path in files.items():
-            if skipped := _extract(task, path, work, split, suffixes, strict, as_text):
+            labelled = not split.startswith("test")
+            examples = list(read_examples(path, task, labelled, strict))
+            rows: list[tuple[str, ...]] = []
+            for inputs, label in filter(None, examples):
+                if as_text:  # a test set has no labels
+                    rows.append((task.as_text(inputs), "" if label is None else task.answer(label)))
+                else:
+                    rows.append(inputs if label is None else (*inputs, label))
+            for column, name in enumerate([*suffixes, "label"] if labelled or as_text else suffixes):
+                write_lines(work / f"{split}.{name}", (row[column] for row in rows))
+            if skipped := examples.count(None):
                 say(f"{split}: {skipped:,} lines with a wrong number of columns left out, as in fairseq's recipe")
-        return prepare(config, work, out, workers=workers, overwrite=overwrite, encoding=encoding, say=say)
-
-
-def _extract(
-    task: GlueTask, path: Path, work: Path, split: str, suffixes: list[str], strict: bool, as_text: bool
-) -> int:
-    """Write the columns of a file as ``SPLIT.input0``, ``SPLIT.input1`` and ``SPLIT.label``; returns the number of
-    lines that are no examples."""
-    labelled = not split.startswith("test")
-    examples = list(read_examples(path, task, labelled, strict))
-    rows: list[tuple[str, ...]] = []
-    for inputs, label in filter(None, examples):
-        if as_text:  # a test set has no labels
-            rows.append((task.as_text(inputs), "" if label is None else task.answer(label)))
-        else:
-            rows.append(inputs if label is None else (*inputs, label))
-    for column, name in enumerate([*suffixes, "label"] if labelled or as_text else suffixes):
-        write_lines(work / f"{split}.{name}", (row[column] for row in rows))
-    return examples.count(None)
+        return prepare(config, work, out, encoding=encoding, **options)

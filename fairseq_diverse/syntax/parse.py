@@ -51,15 +51,7 @@ class Unparsed(NamedTuple):
 
 
 def parse_file(
-    text: Path,
-    out: Path,
-    kind: str,
-    parser: str,
-    model: str,
-    language: str,
-    workers: int,
-    shard: tuple[int, int] | None = None,
-    gpus: Sequence[str] = (),
+    text: Path, out: Path, how: dict[str, str], workers: int, shard: tuple[int, int] | None, gpus: Sequence[str]
 ) -> tuple[int, list[Unparsed]]:
     """Write the trees of a tokenized text, line by line; an interrupted run is resumed. Returns the number of lines,
     and the lines without a tree. Raises ``ValueError``: the text cannot be read, there are parts of another job,
@@ -68,13 +60,14 @@ def parse_file(
     Args:
         text: tokens separated by spaces, one sentence per line; Moses escapes are undone before parsing.
         out: CoNLL-U (``kind`` dependency) or one PTB tree per line (constituency).
+        how: ``kind``, ``parser``, ``model`` and ``language``.
         shard: (i, n): the i-th of n equal parts of the lines, i from 1; None: all lines.
         gpus: names for ``CUDA_VISIBLE_DEVICES`` that the workers take in turn; empty: a CPU."""
     count, digest = _measure(text)
     number, of = shard or (1, 1)
     first, last = count * (number - 1) // of, count * number // of
     lines = list(itertools.islice(iterate_lines(text), first, last))
-    job = Job(kind, parser, model, language, digest, first, last)
+    job = Job(**how, digest=digest, first=first, last=last)
     parts = out.with_name(f"{out.name}.parts")
     with locked(parts):
         _take_over(parts, job)
@@ -84,18 +77,17 @@ def parse_file(
             if not any(parts.glob("0*.json")):  # nothing to resume
                 shutil.rmtree(parts)
             raise
-        record = {"kind": kind, "parser": parser, "model": model, "language": language}
         what = {"shard": {"text": digest, "lines": [first, last]}} if shard else {"text": digest}
-        unparsed = _join(paths, out, record | {"versions": versions(parser, model)} | what)
+        unparsed = _join(paths, out, how | {"versions": versions(how["parser"], how["model"])} | what)
         shutil.rmtree(parts)
     return last - first, unparsed
 
 
-def refuse_other(out: Path, text: Path, kind: str, parser: str, model: str, language: str) -> None:
+def refuse_other(out: Path, text: Path, how: dict[str, str]) -> None:
     """Raise ``UserError`` where finished trees are, by what was recorded, of another text or parser."""
     recorded = _read(record_path(out)) if record_path(out).exists() else {}
     recorded |= recorded.get("shard", {})
-    wanted = {"kind": kind, "parser": parser, "language": language, "model": Path(model).name}
+    wanted = how | {"model": Path(how["model"]).name}
     recorded |= {"model": Path(recorded["model"]).name} if "model" in recorded else {}
     if "text" in recorded and text.exists():  # earlier versions did not record it
         wanted["text"] = _measure(text)[1]

@@ -86,7 +86,8 @@ def test_very_long_lines_are_not_parsed(line):
 
 def parse_text(folder, content="a\n"):
     (folder / "text").write_text(content)
-    parse.parse_file(folder / "text", folder / "out", "constituency", "benepar", "m", "en", 1)
+    how = {"kind": "constituency", "parser": "benepar", "model": "m", "language": "en"}
+    parse.parse_file(folder / "text", folder / "out", how, 1, None, ())
 
 
 def test_two_processes_do_not_write_the_same_trees(tmp_path):
@@ -125,12 +126,12 @@ def test_finished_trees_of_another_text_or_parser_are_not_taken_for_those_asked_
     asked = {"kind": "dependency", "parser": "spacy", "model": "/here/model", "language": "en"}
     for content in ({}, asked, asked | {"text": parse._measure(text)[1], "model": "/there/model"}):
         parse.record_path(out).write_text(json.dumps(content))
-        parse.refuse_other(out, text, *asked.values())
+        parse.refuse_other(out, text, asked)
     other_shard = {"shard": {"text": "other", "lines": [0, 1]}}
     for change, said in ((other_shard, "of another text"), ({"model": "/there/other"}, "of model other")):
         parse.record_path(out).write_text(json.dumps(asked | change))
         with pytest.raises(UserError, match=rf"out: there already, but {said}; delete it to parse again, or give"):
-            parse.refuse_other(out, text, *asked.values())
+            parse.refuse_other(out, text, asked)
 
 
 def write_shards(tmp_path, **other):
