@@ -55,10 +55,6 @@ class Labels(NamedTuple):
         """Every subword for itself."""
         return cls(list(subwords), [1] * len(subwords))
 
-    def read_before(self) -> "Labels":
-        """What a decoder has read last where these are written next: the end of the sentence is read first."""
-        return Labels(self.texts[-1:] + self.texts[:-1], self.sizes[-1:] + self.sizes[:-1])
-
 
 @dataclass(frozen=True)
 class SentencePair:
@@ -75,7 +71,7 @@ class SentencePair:
         (sub)word that it read last (``</s>`` at the start), one of the cross-attention that which it writes next."""
         source = Labels.of(self.source) if subwords else self.source_words
         target = Labels.of(self.target) if subwords else self.target_words
-        read = target.read_before()
+        read = Labels(target.texts[-1:] + target.texts[:-1], target.sizes[-1:] + target.sizes[:-1])  # </s> first
         return {"encoder": (source, source), "decoder": (read, read), "cross": (target, source)}[component]
 
 

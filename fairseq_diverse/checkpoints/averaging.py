@@ -140,7 +140,8 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
         layout = _same_layout(path, _layout(path, model), paths[0], layout)
         if other := loading.other_dictionaries(loading.dictionary_digests(state), words):
             raise ValueError(f"{path}: does not fit {paths[0]}: {other}")
-        seed, folder = _training(state)
+        common, saved = (loading.settings_of(group, state) for group in ("common", "checkpoint"))
+        seed, folder = printable(str(common.get("seed"))), printable(str(saved.get("save_dir")))
         first_seed, first_folder = first = first or (seed, folder)
         if seed != first_seed:
             seeds = f"--seed {seed}, not {first_seed}"
@@ -204,13 +205,6 @@ def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | 
         return float(extra["val_loss"]), maximized
     match = BEST.fullmatch(path.name)
     return (float(match[2]), maximized) if match and match[1] == metric else (None, maximized)
-
-
-def _training(state: Mapping[str, Any]) -> tuple[str, str]:
-    """What tells trainings apart: seed and --save-dir."""
-    common, checkpoint = (loading.settings_of(group, state) for group in ("common", "checkpoint"))
-    seed, folder = (printable(str(value)) for value in (common.get("seed"), checkpoint.get("save_dir")))
-    return seed, folder
 
 
 def _names(files: Sequence[Path]) -> str:

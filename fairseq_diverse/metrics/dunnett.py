@@ -57,7 +57,8 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
     if deviation <= 1e-12 * max(np.abs(group).max() for group in groups):  # equal up to rounding
         deviation = 0.0
     first, *others = groups
-    ratios = _ratios(sizes)
+    squares, counts = np.unique([n / (n + sizes[0]) for n in sizes[1:]], return_counts=True)
+    ratios = tuple(zip(np.sqrt(squares).tolist(), counts.tolist(), strict=True))  # r_i, how many systems have it
     bound, visible = _critical(freedom, ratios)
     tests = []
     for group in others:
@@ -82,12 +83,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(np.minimum(1, factors * np.asarray(p_values)[order]))
     return adjusted.tolist()
-
-
-def _ratios(sizes: Sequence[int]) -> tuple[tuple[float, int], ...]:
-    """(r, how many systems have it) of `dunnett`; the sizes are those of the baseline and the systems."""
-    values, counts = np.unique([n / (n + sizes[0]) for n in sizes[1:]], return_counts=True)
-    return tuple(zip(np.sqrt(values).tolist(), counts.tolist(), strict=True))
 
 
 def _all_within(bound: float, freedom: int, ratios: Sequence[tuple[float, int]]) -> float:

@@ -273,6 +273,9 @@ class DiverseModel(BaseFairseqModel):
 class DiverseTransformerModel(DiverseModel, transformer.TransformerModel):
     """fairseq's ``transformer`` with mechanisms at any attention and layer; with all off, it is fairseq's model."""
 
+    encoder_class: ClassVar[type[DiverseEncoder]] = DiverseEncoder
+    decoder_class: ClassVar[type[DiverseDecoder]] = DiverseDecoder
+
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:
         replaced = ("base-layers", "cross-self-attention", "encoder-xformers-att-config", "decoder-xformers-att-config")
@@ -291,11 +294,11 @@ class DiverseTransformerModel(DiverseModel, transformer.TransformerModel):
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> DiverseEncoder:
-        return DiverseEncoder(cfg, src_dict, embed_tokens)
+        return cls.encoder_class(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> DiverseDecoder:
-        return DiverseDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+        return cls.decoder_class(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
 
     def forward(
         self,

@@ -21,7 +21,7 @@ from fairseq_diverse.models.loading import load_models, require_translation, tas
 from fairseq_diverse.models.translating import Translator
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.pipeline import FILE, inside, read_record
-from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.errors import UserError, first_line
 from fairseq_diverse.support.files import new_folder
 from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.syntax.parsers import NAME as PARSER_NAME
@@ -143,7 +143,7 @@ def _downloaded(name: str) -> Path:
     try:
         return Path(module.snapshot_download(repository, revision=revision or None, allow_patterns=list(READ)))
     except Exception as error:  # of the network, in several libraries' types
-        problem = f"not got from the Hugging Face hub ({_first_line(error)})"
+        problem = f"not got from the Hugging Face hub ({first_line(error)})"
         raise UserError(f"{name}: no such folder here, and {problem}") from None
 
 
@@ -158,13 +158,8 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         address = module.create_repo(name, private=private, exist_ok=True)
         module.upload_folder(repo_id=name, folder_path=folder, allow_patterns=list(READ))
     except Exception as error:  # as in `_downloaded`
-        raise UserError(f"--to {name}: not uploaded ({_first_line(error)}); log in with: hf auth login") from None
+        raise UserError(f"--to {name}: not uploaded ({first_line(error)}); log in with: hf auth login") from None
     return str(address)
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line for line in str(error).splitlines() if line.strip()), "no message")
-    return f"{type(error).__name__}: {printable(text.strip(), 200)}"
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,8 @@ class DiverseT5Model(DiverseTransformerModel):
 
     Source: Raffel et al. (2020), section 2.1, and the authors' code; Shazeer (2020) for version 1.1."""
 
+    encoder_class, decoder_class = T5Encoder, T5Decoder
+
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
@@ -134,11 +136,3 @@ class DiverseT5Model(DiverseTransformerModel):
     @classmethod
     def build_embedding(cls, cfg: Any, dictionary: Any, embed_dim: int, path: Any = None) -> nn.Embedding:
         return Embedding(len(dictionary), embed_dim, dictionary.pad())
-
-    @classmethod
-    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> DiverseEncoder:
-        return T5Encoder(cfg, src_dict, embed_tokens)
-
-    @classmethod
-    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> DiverseDecoder:
-        return T5Decoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)

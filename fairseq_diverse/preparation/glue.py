@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.files import iterate_lines
@@ -112,13 +112,7 @@ TASKS = {
     )
 }
 NAMES = tuple(f"{PREFIX}{name}" for name in TASKS)
-
-
-class Example(NamedTuple):
-    """``label`` is None in a test file."""
-
-    inputs: tuple[str, ...]
-    label: str | None
+Example = tuple[tuple[str, ...], str | None]  # sentences, and the label, None in a test file
 
 
 def split_name(name: str) -> tuple[GlueTask, str] | None:
@@ -182,7 +176,7 @@ def read_examples(path: Path, task: GlueTask, labelled: bool, strict: bool = Fal
         if strict and any(clean(sentence)[1] for sentence in inputs):
             raise ValueError(f"{where}: a line separator or NUL inside the line; fix the file or leave out --strict")
         empty = False
-        yield Example(inputs, _label(row[task.label], task, where) if labelled else None)
+        yield inputs, _label(row[task.label], task, where) if labelled else None
     if empty:
         raise ValueError(f"{path}: no examples")
 

@@ -32,6 +32,12 @@ def with_place(error: BaseException, folder: str | Path) -> str:
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def first_line(error: BaseException, longest: int = 150) -> str:
+    """The kind of an error, and its first line that has words."""
+    text = next((line for line in str(error).splitlines() if line.strip(" *")), "no message")
+    return f"{type(error).__name__}: {' '.join(text.split())[:longest]}"
+
+
 def printable(message: object) -> str:
     """A message that stays on its line, whatever the names of files in it are."""
     return CONTROL.sub(" ", str(message))

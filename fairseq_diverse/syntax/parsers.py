@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from packaging.version import Version
 
-from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.errors import UserError, first_line
 from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.syntax.escapes import with_brackets_escaped
 from fairseq_diverse.syntax.pcfg import Pcfg
@@ -200,7 +200,7 @@ def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
     except Exception as error:
         other = "it holds another parser's model, or a part of one"
         todo = hint if NAME.fullmatch(model) else other if Path(model).exists() else "no such file or folder"
-        raise UserError(f"{given} {model}: {program} cannot load it ({_first_line(error)}); {todo}") from None
+        raise UserError(f"{given} {model}: {program} cannot load it ({first_line(error)}); {todo}") from None
 
 
 def _give_back_special_tokens() -> None:
@@ -248,11 +248,6 @@ def parse_safely(parser: Parser, sentences: Sequence[list[str]]) -> list[tuple[s
         return [(tree, "") for tree in parser.parse(sentences)]
     except Exception as error:  # a parser may raise anything for one sentence of many
         if len(sentences) == 1:
-            return [(None, _first_line(error))]
+            return [(None, first_line(error))]
     half = len(sentences) // 2
     return parse_safely(parser, sentences[:half]) + parse_safely(parser, sentences[half:])
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line for line in str(error).split("\n") if line.strip(" *")), "no message")
-    return f"{type(error).__name__}: {' '.join(text.split())[:150]}"

@@ -3,6 +3,7 @@
 import random
 from bisect import bisect
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 from fairseq_diverse.toy import abstract_syntax as ast
@@ -38,7 +39,7 @@ DEEP_FRAMES = (
     *FRAMES, ("that", 0, 0.06), ("inf", 0, 0.06), ("inf", 1, 0.03), ("if", 0, 0.02), ("if", 1, 0.02), ("that", 1, 0.02),
     ("at", 1, 0.01), ("weather", 0, 0.01),
 )  # fmt: skip
-SHARES = {table: lexicon.cumulated(share for _, _, share in table) for table in (FRAMES, DEEP_FRAMES)}
+SHARES = {table: [*accumulate(share for _, _, share in table)] for table in (FRAMES, DEEP_FRAMES)}
 
 
 class Derivation:
@@ -189,7 +190,8 @@ class Derivation:
         """Tense, negation, adverbials and the verb's complement; ``past`` fixes the tense if it is not None."""
         frame = clause.frame
         self.set_tense(clause, self.chance(0.5) if past is None else past)
-        said_no = any(denies(item) for item in [clause.subject, *clause.objects])
+        items = [clause.subject, *clause.objects]
+        said_no = any(getattr(x, "determiner", "") == "no" or getattr(x, "word", "") == "nobody" for x in items)
         clause.negated = self.chance(0.11) and not said_no and frame != "weather"
         self.avoid_ambiguous_tense(clause)
         if self.chance(0.08) and not clause.negated and clause.tense != "progressive":
@@ -392,11 +394,6 @@ def modal_fits(modal: Modal, past: bool, willing: bool) -> bool:
 
 def is_it(item: ast.Argument) -> bool:
     return isinstance(item, ast.Pronoun) and item.word == "it"
-
-
-def denies(item: ast.Argument) -> bool:
-    """Whether the phrase is a negation."""
-    return getattr(item, "determiner", "") == "no" or getattr(item, "word", "") == "nobody"
 
 
 def kind_of(item: ast.Argument, it: It = None) -> str:

@@ -296,7 +296,8 @@ def middle(c: ast.Clause, controller: ast.Argument | None = None) -> list[str]:
             (pronouns if item.pronoun else nouns)[slot.case] += noun_phrase(item, slot.case, kein)
     indefinite = c.subject if c.existential else c.predicate.noun if c.predicate else None
     kein = negated and indefinite is not None and indefinite.negatable
-    own = [reflexive(controller or c.subject, c.verb.takes_accusative)] if c.verb and c.verb.reflexive else []
+    accusative = any(slot.case == "acc" and not slot.german for slot in c.verb.objects) if c.verb else False
+    own = [reflexive(controller or c.subject, accusative)] if c.verb and c.verb.reflexive else []
     words = pronouns["nom"] + pronouns["acc"] + own + pronouns["dat"]
     words += ["gerade"] if c.tense == "progressive" else []
     words += [c.often[1]] if c.often else []

@@ -67,16 +67,10 @@ class Verb(NamedTuple):
         return "dat" if any(slot.case == "nom" for slot in self.objects) else "nom"
 
     @property
-    def takes_accusative(self) -> bool:
-        """Whether an object is in the accusative, without a preposition."""
-        return any(slot.case == "acc" and not slot.german for slot in self.objects)
-
-    @property
     def plain_object(self) -> bool:
         """Whether its first object has no preposition in either language and a case that fits "whom" or "what"."""
-        slot = self.objects[0]
-        fits = slot.case == "acc" or (slot.case == "dat" and "P" in slot.kinds)
-        return not slot.english and not slot.german and fits
+        english, german, case, kinds = self.objects[0]
+        return not english and not german and (case == "acc" or (case == "dat" and "P" in kinds))
 
 
 class Modal(NamedTuple):
@@ -202,26 +196,22 @@ MODALS = (
 MUST_NOT = Modal("must", "dürfen", "darf", "durfte")  # negated; "muss nicht" is "does not have to"
 
 
-def cumulated(weights: Iterable[float]) -> list[float]:
-    return list(accumulate(weights))
-
-
 @cache
 def zipf_weights(n: int, offset: int) -> list[float]:
     """Cumulated weights of ``n`` items, each inverse to its rank plus ``offset``."""
-    return cumulated(1 / (rank + offset) for rank in range(n))
+    return [*accumulate(1 / (rank + offset) for rank in range(n))]
 
 
 @cache
 def nouns(kinds: str) -> Weighted[Noun]:
     found = [noun for noun in NOUNS if noun.kind in kinds]
-    return found, cumulated(noun.weight for noun in found)
+    return found, [*accumulate(noun.weight for noun in found)]
 
 
 @cache
 def adjectives(kind: str) -> Weighted[Adjective]:
     found = [adjective for adjective in ADJECTIVES if kind in adjective.kinds]
-    return found, cumulated(adjective.weight for adjective in found)
+    return found, [*accumulate(adjective.weight for adjective in found)]
 
 
 @cache
