@@ -154,8 +154,7 @@ class Comparison:
 
 
 def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor], layer: int) -> Comparison | None:
-    """A layer (from 1) of an encoder with syntax or enlivening, in evaluation mode, on the first sentence of a batch's
-    ``net_input``; None if it has neither."""
+    """A layer (from 1) of the encoder on the first sentence of a ``net_input``; None without syntax and enlivening."""
     attention = model.encoder.layers[layer - 1].self_attn
     syntax = attention.mechanism("syntax")
     if syntax is None and attention.mechanism("enliven") is None:

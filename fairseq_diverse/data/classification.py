@@ -66,8 +66,7 @@ class WordsDataset(ClassificationDataset):
         return batch
 
     def batches(self, max_tokens: int) -> list[dict[str, Any]]:
-        """All examples, those of similar length together; each batch has at most so many subwords, padding included, or
-        one example."""
+        """All examples, by length; each batch has at most so many subwords, padding included, or one example."""
         groups: list[list[int]] = [[]]
         for number in self.lengths[:, 0].argsort(kind="stable").tolist():
             if groups[-1] and (len(groups[-1]) + 1) * int(self.lengths[number, 0]) > max_tokens:

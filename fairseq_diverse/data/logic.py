@@ -123,8 +123,7 @@ def write_corpus(
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a file. Raises ``UserError``: the file is missing or empty, or a line is not a relation and two
-    formulae."""
+    """The pairs of a file. Raises ``UserError``: it is missing or empty, or a line is no relation and two formulae."""
     try:
         lines = read_lines(path)
     except ValueError as error:

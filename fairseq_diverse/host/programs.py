@@ -85,8 +85,7 @@ def generation_settings(**settings: Any) -> Any:
 
 
 def check_user_dir(folder: str, given: str = "--user-dir") -> None:
-    """Raise ``ValueError`` where a user's folder does not exist or has the name of a module; imports nothing.
-    ``given``: where the folder is named, for messages."""
+    """Raise ``ValueError`` where a user's folder is missing or called as a module; ``given``: what names it."""
     if not Path(folder, "__init__.py").is_file():
         raise ValueError(f"{given} {folder}: no such folder, or one without an __init__.py")
     if (name := Path(folder).absolute().name) in sys.stdlib_module_names:

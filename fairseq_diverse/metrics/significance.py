@@ -32,8 +32,7 @@ def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, 
 
 
 def resampled(statistics: np.ndarray, combine: Combine, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
-    """(resamples,) scores of as many sentences, drawn with replacement: the same ones for every system.
-    ``statistics`` and ``combine`` are of a `Result`."""
+    """(resamples,) scores of sentences drawn with replacement, the same for every system; arguments of a `Result`."""
     return np.array([combine(sums) for sums in resampled_sums(statistics, resamples, seed)])
 
 

@@ -31,6 +31,7 @@ class MeanPooling(nn.Module):
 
 class QueryPooling(nn.Module):
     """Attention of P trainable queries to a sentence's vectors (Li et al., 2021, section 4.3.2; Tran et al., 2018).
+
     pooled_p = sum over t of softmax(u_p . x_t / sqrt(C)) x_t"""
 
     def __init__(self, width: int, vectors: int) -> None:

@@ -98,8 +98,7 @@ def _criterion(settings: Mapping[str, Any]) -> str:
 
 
 def _check_parameters(path: str | Path, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Compare names and shapes with those of fairseq's ``transformer`` with these settings. Raises ``UserError``: they
-    differ; names the first parameter."""
+    """Raise ``UserError`` where names or shapes are not those of fairseq's ``transformer`` with these settings."""
     words = [len(parameters.get(f"{side}.embed_tokens.weight", ())) for side in ("encoder", "decoder")]
     source, target = map(numbered_words, words)
     target = source if settings.get("share_all_embeddings") else target

@@ -67,8 +67,7 @@ class DiverseRobertaEncoder(RobertaEncoder):
         attention_request: Requests = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """(B, T) tokens -> (B, T, C) features; the second result also has ``agreement``, ``maps`` and ``inside``, as
-        that of ``DiverseTransformerModel``."""
+        """(B, T) tokens -> (B, T, C) features; the second result has what that of ``DiverseTransformerModel`` has."""
         request = resolve(attention_request, components(self.sentence_encoder.cfg))
         encoded = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=token_embeddings, request=request

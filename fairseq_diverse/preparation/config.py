@@ -70,8 +70,7 @@ class DataConfig:
         return "examples" if self.glue else "pairs" if self.translates else "lines"
 
     def monolingual(self, language: str = "") -> "DataConfig":
-        """This data set with one side only (default: the source) and no test set, for masked language models. Raises
-        ``ValueError``: no side has this language."""
+        """One side only (default: the source), no test set. Raises ``ValueError``: no side has this language."""
         found = [side for side in self.sides.values() if language in ("", side["language"], side.get("raw"))]
         if not found:
             raise ValueError(f"--monolingual {language}: {self.name} has {', '.join(self.languages)}")
@@ -93,8 +92,7 @@ class DataConfig:
 
     @classmethod
     def load(cls, path: Path) -> "DataConfig":
-        """Read a YAML file; errors name the file and the key. Raises ``ValueError``: not YAML, an unknown or missing
-        key, a value of the wrong type or out of range."""
+        """Read a YAML file. Raises ``ValueError``: it is none, or a key or value is wrong; names file and key."""
         from fairseq_diverse.support.yaml_files import read_yaml
 
         given = read_yaml(path)

@@ -61,8 +61,7 @@ class Annotation(NamedTuple):
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """``movies`` and ``bert`` of ``eraser-movies@bert``, where the second is the data set whose dictionary it has, ""
-    for none; None for other names."""
+    """``movies``, and the data set whose dictionary it has or "", of ``eraser-movies@bert``; None for others."""
     return (found[1], found[2] or "") if (found := NAME.fullmatch(name)) else None
 
 

@@ -176,8 +176,7 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
 
 
 def _members(opened: Any, name: str, patterns: list[str], spend: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
-    """Paths and contents of the members that match a pattern, in the archive's order; read each before the next.
-    ``spend`` is called with the size of every member."""
+    """Paths and contents of matching members, each to be read before the next; ``spend`` gets every member's size."""
     for path, size, content in _zip(opened) if name.endswith(".zip") else _tar(opened):
         path = path.removeprefix("./")
         spend(size)

@@ -17,8 +17,7 @@ AGAIN = "prepare the data again (with --overwrite)"
 
 
 def read_record(data_dir: str | Path) -> dict[str, Any]:
-    """``preprocess.json`` of a prepared directory. Raises ``ValueError``: missing, truncated, from another program or
-    of a newer schema; names the file."""
+    """``preprocess.json`` of a prepared directory. Raises ``ValueError``: missing, damaged, another's or newer."""
     path = Path(data_dir) / FILE
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -35,8 +34,7 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
 
 
 def lowercased(data_dir: str | Path, side: str = "target") -> bool:
-    """Whether a side was lower-cased; translations must then be compared with lower-cased references. Raises
-    ``ValueError``: as ``read_record``."""
+    """Whether a side was lower-cased, as references must then be, too. Raises ``ValueError``: as ``read_record``."""
     return entry(data_dir, read_record(data_dir), "config", "sides", side, "lowercase")
 
 
@@ -55,8 +53,7 @@ def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
 
 
 def languages(data_dir: str | Path, record: Any) -> tuple[str, str]:
-    """Source and target language of a prepared directory; the target is empty where there is one language. Raises
-    ``ValueError``: as ``entry``."""
+    """Source and target language of a prepared directory, the latter empty where there is one; errors of ``entry``."""
     target = "" if isinstance(record, dict) and record.get("target") == "" else entry(data_dir, record, "target")
     return entry(data_dir, record, "source"), target
 

@@ -99,8 +99,7 @@ def sentences(paths: Sequence[Path], languages: Sequence[str]) -> Iterator[tuple
 
 
 def count_sentences(paths: Sequence[Path], languages: Sequence[str]) -> int:
-    """The number of `sentences`, or of pairs. Raises ``ValueError``: as `sentences`; the sides differ, or a file is not
-    ``WANTED``."""
+    """The number of `sentences`. Raises ``ValueError``: as `sentences`; sides differ, or a file is not ``WANTED``."""
     if joint(paths[0]):
         return sum(1 for _ in bar(sentences(paths, languages), f"read {paths[0].name}"))
     lines = [_count(path) for path in paths]

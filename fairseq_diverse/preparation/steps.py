@@ -191,8 +191,7 @@ def _apply_truecaser(path: Path, tokens: Tokens, workers: int) -> None:
 
 
 def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding: Encoding | None) -> dict[str, Any]:
-    """Learn subwords on the training text, or take those of ``encoding``, and write ``text/bpe.SPLIT.LANG``; returns
-    ``bpe`` for the record."""
+    """Learn subwords on the training text, or take those given, and write ``text/bpe.*``; returns the record's."""
     text, languages, bpe = work / "text", config.languages, config.bpe
     end = "sentencepiece.model" if bpe["kind"] in OF_PIECES else "bpe.codes"
     models = {language: end if bpe["joint"] else f"{end}.{language}" for language in languages}

@@ -11,8 +11,7 @@ SPECIAL = {"[CLS]": "<s>", "[PAD]": "<pad>", "[SEP]": "</s>", "[UNK]": "<unk>", 
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The subwords in the order of their numbers. Raises ``ValueError``: cannot be read, not UTF-8, one comes twice or
-    is empty, or a special one is missing."""
+    """The subwords by number. Raises ``ValueError``: not read, not UTF-8; one is twice, empty, or missing."""
     try:
         found = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:

@@ -18,8 +18,7 @@ def versions(parser: str, model: str) -> dict[str, str]:
 
 
 def named_makers(given: str, text: str) -> dict[str, str]:
-    """The parsers that a list of NAME and KIND=NAME names, by kind of tree; NAME is for all kinds. Raises
-    ``ValueError``: a kind or a name that is none."""
+    """The parsers in a list of NAME (for all kinds) and KIND=NAME, by kind. Raises ``ValueError``: one is none."""
     found: dict[str, str] = {}
     for part in text.split(","):
         kind, _, name = part.rpartition("=")

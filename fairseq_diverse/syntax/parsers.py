@@ -85,8 +85,7 @@ def _row(number: int, word: str, universal: str | None, tag: str | None, head: i
 
 
 class Stanza:
-    """Dependencies or constituents (``kind``) by a package in stanza's own folder, such as default, or by a folder with
-    stanza's resources.json."""
+    """Dependencies or constituents (``kind``) by a package of stanza, or by a folder with its resources.json."""
 
     def __init__(self, model: str, language: str, given: str, kind: str, gpu: bool = False) -> None:
         _refuse_code_of_transformers()

@@ -40,8 +40,7 @@ class Grammar(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def grammar_of(trees: Iterable[Tree]) -> Grammar:
-    """The counts of trees, which are changed. Raises ``ValueError``: a word has a sister, or hundreds of phrases have
-    one parent; names the tree by its number."""
+    """The counts of trees, which are changed. Raises ``ValueError``: a word has a sister, or a parent hundreds."""
     roots, rules, words = Counter[str](), Counter[tuple[str, ...]](), dict[str, Counter[str]]()
     for number, tree in enumerate(trees, 1):
         while tree.label() in ROOTS and len(tree) == 1 and not isinstance(tree[0], str):
@@ -68,8 +67,7 @@ def grammar_of(trees: Iterable[Tree]) -> Grammar:
 
 
 def train(path: Path) -> tuple[Grammar, int]:
-    """The grammar of a file of bracketed trees, and the number of its usable trees. Raises ``UserError``: no tree is
-    usable, or see ``grammar_of``."""
+    """The grammar of a file of bracketed trees, and how many are usable. Raises ``UserError``: none; ``grammar_of``."""
     trees = [tree for tree in read_brackets(path) if tree is not None]
     if not trees:
         raise UserError(f"{path}: no usable tree; bracketed trees are needed, such as (S (NP (PRP I)) (VP (VBP run)))")

@@ -39,8 +39,7 @@ def placed(flags: Flags) -> list[str]:
 
 
 def examples(name: str) -> list[Flags]:
-    """The settings with which a mechanism is checked; "{on}" is the component. They are the ``examples`` of its class,
-    else every choice of ``kind``, else the defaults."""
+    """What a mechanism is checked with: its ``examples``, every ``kind``, or the defaults; "{on}" is the component."""
     cls: Any = MECHANISMS[name]
     if cls.examples:
         return [dict(flags) for flags in cls.examples]

@@ -320,8 +320,7 @@ def routes_agree(flags: Flags) -> None:
 
 
 def one_graph(flags: Flags, evaluation: bool = True) -> None:
-    """torch.compile traces the attention as one graph for all lengths, with the same outputs and gradients.
-    ``evaluation``: also trace it in evaluation mode."""
+    """torch.compile makes one graph for all lengths, with the same results; ``evaluation``: also in that mode."""
     component = where_placed(flags)
     attention = attention_at(trained_model(flags), component)
     traced: list[Any] = []
