@@ -1,10 +1,11 @@
-"""Data and batches: sentences that fit, and the batches of a resumed training."""
+"""Batches: sentences that fit, those of a resumed training; n-grams that are blocked without fairseq's CUDA code."""
 
 import inspect
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
@@ -107,3 +108,21 @@ def translation_task(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -
     if getattr(cfg, "upsample_primary", None) == -1:
         cfg.upsample_primary = 1
     init(self, cfg, *args, **flags)
+
+
+def block_repeated(_: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+    """Block the words that would repeat an n-gram; if these are all words, block none. Returns ``lprobs`` with -inf at
+    blocked words.
+
+    Args:
+        tokens: (B * beam, longest) written so far, ``step`` words after the first symbol; later ones are empty.
+        lprobs: (B * beam, words)."""
+    size = self.no_repeat_ngram_size
+    if step < size:
+        return lprobs
+    written = tokens[:, 1 : step + 1]
+    ngrams = written.unfold(1, size, 1)
+    begun = (ngrams[:, :, :-1] == written[:, None, step + 1 - size :]).all(2)
+    repeated = torch.zeros_like(lprobs).scatter_add(1, ngrams[:, :, -1], begun.to(lprobs)) > 0
+    blocked = lprobs.masked_fill(repeated, float("-inf"))
+    return blocked.where(blocked.isfinite().any(1, keepdim=True), lprobs)

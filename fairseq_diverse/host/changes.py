@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_diverse.host import batches, decoding, dictionaries, files, graphs, graphs_decoding, loading, training
+from fairseq_diverse.host import batches, dictionaries, files, graphs, graphs_decoding, loading, training
 
 PREDICTION = "fairseq.criterions.sentence_prediction.SentencePredictionCriterion"
 
@@ -36,7 +36,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "fairseq.optim.fp16_optimizer._FP16OptimizerMixin.load_state_dict": training.load_optimizer_state,
     f"{PREDICTION}.logging_outputs_can_be_summed": training.predictions_are_summed,
     "fairseq.sequence_generator.SequenceGenerator.generate": graphs_decoding.generate,
-    "fairseq.ngram_repeat_block.NGramRepeatBlock._no_repeat_ngram": decoding.block_repeated,
+    "fairseq.ngram_repeat_block.NGramRepeatBlock._no_repeat_ngram": batches.block_repeated,
 }
 
 

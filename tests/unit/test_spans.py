@@ -8,10 +8,9 @@ from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import Dictionary
 from fairseq.tasks.span_masked_lm import SpanMaskedLMConfig
 
-from fairseq_diverse.data.spans import Spans
 from fairseq_diverse.preparation.subwords import t5_words
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.tasks.text_to_text import SpanCorruptionTask
+from fairseq_diverse.tasks.text_to_text import SpanCorruptionTask, Spans
 from fairseq_diverse.testing import models
 from tests.cases import build_model
 from tests.reference import spans as reference
