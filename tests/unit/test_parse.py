@@ -294,7 +294,7 @@ def test_the_gpus_and_workers_asked_for_parse(tmp_path, monkeypatch):
     """GPUs have the names that the user gave."""
     given = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr("fairseq_diverse.cli.parse.parse_file", lambda *job: given.append(job[6:]) or (0, []))
+    monkeypatch.setattr("fairseq_diverse.cli.parse.parse_file", lambda *job: given.append(job[3:]) or (0, []))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     command = ["parse", "--kind", "dependency", "--input", f"{tmp_path}/text", "--out", f"{tmp_path}/out"]
     assert main([*command, "--device", "cuda"]) == 0
