@@ -42,9 +42,9 @@ def test_each_task_is_read_from_its_own_format(name, tmp_path):
     for split, file in task.files.items():
         labelled = not split.startswith("test")
         found = list(read_examples(tmp_path / name / file, task, labelled))
-        assert [example.inputs for example in found] == [row[:-1] for row in written[split]]
+        assert [inputs for inputs, _ in found] == [row[:-1] for row in written[split]]
         labels = [row[-1] if task.labels else str(float(row[-1]) / 5) for row in written[split]]
-        assert [example.label for example in found] == (labels if labelled else [None] * 7)
+        assert [label for _, label in found] == (labels if labelled else [None] * 7)
     assert all(text.count('"') == 1 for text, *_ in written["train"])  # quotes are not those of CSV
 
 
