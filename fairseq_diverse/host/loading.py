@@ -95,8 +95,7 @@ def load_ensemble(
     except (MemoryError, UserError):
         raise
     except Exception as error:
-        data = settings.get("data", "the data given")
-        raise UserError(load_problem(", ".join(filenames), data, error)) from error
+        raise UserError(load_problem(", ".join(filenames), settings.get("data", "the data given"), error)) from error
     models, cfg, task = loaded
     for name, parameter in (named for model in models for named in model.named_parameters()):
         if not parameter.isfinite().all():  # of a mechanism, whose constants may be infinite

@@ -53,8 +53,7 @@ class Metric:
         if texts.others and not self.several:
             raise ValueError("compares with one reference; give one --ref")
         result = self.formula(texts)
-        unsaid = texts.lowercase and "case:lc" not in result.signature
-        notes = "|lower-cased" * unsaid + "|NFC" * texts.composed
+        notes = "|lower-cased" * (texts.lowercase and "case:lc" not in result.signature) + "|NFC" * texts.composed
         return replace(result, signature=result.signature + notes) if notes else result
 
 

@@ -123,8 +123,7 @@ def metricx(hypotheses: Lines, references: Lines, sources: Lines | None, model: 
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"metricx wrote no predictions ({error})") from None
     done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    version = done.stdout.strip() or "unknown"
-    return _mean("metricx", scores, references, f"metricx|model:{model}|version:{version}")
+    return _mean("metricx", scores, references, f"metricx|model:{model}|version:{done.stdout.strip() or 'unknown'}")
 
 
 def _check_sources(sources: Lines | None, references: Lines) -> None:

@@ -203,8 +203,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
     @property
     def _dropout(self) -> float:
         """Probability of dropping a weight in this mode (training or evaluation)."""
-        dropping = self.training or self.dropout_module.apply_during_inference
-        return self.dropout_module.p if dropping else 0.0
+        return self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
 
     def _project(
         self,
@@ -263,6 +262,5 @@ class StagedAttention(StagedBody, MultiheadAttention):
         if new:
             state_dict.update(new)
             projection = (f"{name}.out_proj.weight", f"{name}.out_proj.bias") if self.out_proj is None else ()
-            dropped = [key for key in projection if state_dict.pop(key, None) is not None]
-            gone = ", ".join(dropped) or "nothing"
+            gone = ", ".join(key for key in projection if state_dict.pop(key, None) is not None) or "nothing"
             logger.warning(f"warm start: new in this model: {', '.join(new)}; dropped: {gone}")

@@ -180,10 +180,9 @@ def _warn_of_overlap(config: DataConfig, out: Path) -> None:
 def wrong_pairs(config: DataConfig, out: Path) -> list[str]:
     """Differences between the pairs kept in ``out`` and the counts in ``config.sources``, one text per split."""
     record = read_record(out)
-    expected = config.sources.counts if config.sources else {}
     return [
         f"{split}: {kept:,} pairs kept, {count:,} are expected"
-        for split, count in expected.items()
+        for split, count in (config.sources.counts if config.sources else {}).items()
         if (kept := entry(out, record, "splits", split, "kept")) != count
     ]
 
