@@ -10,10 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from fairseq_diverse.metrics.scores import Lines, Result
-from fairseq_diverse.metrics.words import ratio, tokenize
+from fairseq_diverse.metrics.words import mean_of, tokenize
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.files import write_lines
 from fairseq_diverse.support.installed import install
@@ -136,7 +134,7 @@ def _check_sources(sources: Lines | None, references: Lines) -> None:
 def _mean(name: str, scores: Sequence[float], references: Lines, signature: str) -> Result:
     if len(scores) != len(references):
         raise ValueError(f"{name} printed {len(scores)} scores for {len(references)} sentences")
-    return Result.of(np.stack([np.array(scores), np.ones(len(scores))], axis=1), ratio, signature)
+    return mean_of(scores, signature)
 
 
 def _version(program: str, distribution: str) -> str:
