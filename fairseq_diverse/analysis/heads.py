@@ -20,6 +20,7 @@ from fairseq_diverse.support.pictures import Figure, panels
 
 FIGURES = ("confidence", "syntactic attention", "redundant", "importance", "previous", "next", "rarest")
 Share = tuple[Tensor, Tensor | int]  # (layers, H) sums, and of how many
+Layers = list[tuple[Tensor, Tensor, Tensor, Tensor]]  # head outputs, weights they are judged by and use, gradients
 
 
 class HeadFigures(NamedTuple):
@@ -78,8 +79,8 @@ def inspect_heads(
         for place, (heads, _) in inside.items():
             tokens = sample["net_input"]["src_tokens" if place[0] == "encoder" else "prev_output_tokens"]
             diversity.setdefault(place, HeadDiversity()).add(heads, tokens != dictionary.pad())
-        encoder = _of_encoder(model, inside, maps)
-        for name, (sums, count) in _of_batch(encoder, gradients, sample, dictionary, gate, graphs, counts, limit):
+        encoder = _of_encoder(model, inside, maps, gradients)
+        for name, (sums, count) in _of_batch(encoder, sample, dictionary, gate, graphs, (counts, limit)):
             before = totals.get(name, (torch.zeros(()), 0))
             totals[name] = before[0] + sums.double().cpu(), before[1] + int(count)
     if not totals:
@@ -109,26 +110,18 @@ def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -
         return inside, extra["maps"], list(found)
 
 
-def _of_encoder(model: DiverseTransformerModel, inside: dict, maps: dict) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """The head outputs of every encoder layer, the weights that the heads are judged by, and those that they use."""
+def _of_encoder(model: DiverseTransformerModel, inside: dict, maps: dict, gradients: list[Tensor]) -> Layers:
     found = []
-    for number, layer in enumerate(model.encoder.layers, 1):
+    for number, (layer, gradient) in enumerate(zip(model.encoder.layers, gradients, strict=True), 1):
         heads, judged = inside["encoder", number]
         attention = layer.self_attn
         used = maps["encoder", number].detach().transpose(0, 1) if attention.has_maps else judged
-        found.append((heads, used if attention.stage("attention") else judged, used))
+        found.append((heads, used if attention.stage("attention") else judged, used, gradient))
     return found
 
 
 def _of_batch(
-    encoder: list[tuple[Tensor, Tensor, Tensor]],
-    gradients: list[Tensor],
-    sample: dict[str, Any],
-    dictionary: Any,
-    gate: float | None,
-    graphs: Any,
-    counts: Tensor,
-    limit: int,
+    encoder: Layers, sample: dict[str, Any], dictionary: Any, gate: float | None, graphs: Any, rare: tuple[Tensor, int]
 ) -> Iterator[tuple[str, Share]]:
     tokens = sample["net_input"]["src_tokens"]
     valid = tokens != dictionary.pad()
@@ -137,7 +130,7 @@ def _of_batch(
         word, head = place_trees(sample, graphs, dictionary.pad()).unbind(-1)[:2]
         relation, parsed = dependency_relation(word, head), (word > 0).any(1)  # see EVERYTHING_RELATED
     of_layers: list[dict[str, Share]] = []
-    for (heads, judged, used), gradient in zip(encoder, gradients, strict=True):
+    for heads, judged, used, gradient in encoder:
         means = {"confidence": head_confidence(judged, valid)}  # (B, H)
         if relation is not None:
             means["syntactic attention"] = syntactic_attention(judged, relation, valid)[parsed]
@@ -145,7 +138,7 @@ def _of_batch(
         means["importance"] = (heads.detach() * gradient).sum((2, 3)).abs()
         of_layer: dict[str, Share] = {name: (values.sum(0), len(values)) for name, values in means.items()}
         of_layer["previous"], of_layer["next"] = (neighbour_hits(used, valid, offset) for offset in (-1, 1))
-        frequency = counts.to(tokens.device)[tokens]
+        frequency, limit = rare[0].to(tokens.device)[tokens], rare[1]
         of_layer["rarest"] = rare_hits(used, valid, frequency, valid & (tokens != dictionary.eos()), limit)
         of_layers.append(of_layer)
     for name, (_, count) in of_layers[0].items():
