@@ -50,7 +50,7 @@ def least_padding(lengths: Any, count: int) -> Any:
     padded = np.triu((before - before[:, None]) * np.append(0.0, values))  # [i, j]: of i to j, rounded to the last
     padded[np.tril_indices(len(padded), -1)] = np.inf
     least, paths = padded[0], []
-    for _ in range(count - 1):
+    for _ in range(min(count, len(values)) - 1):
         total = least[:, None] + padded
         least, path = total.min(0), total.argmin(0)
         paths.append(path)
