@@ -90,10 +90,7 @@ def reached(config, flag: str, value) -> bool:
         section = {"arch": config.model, "lr-scheduler": config.lr_scheduler}.get(flag) or getattr(config, flag)
         return (section.arch if flag == "arch" else section._name) == value
     found = [getattr(section, flag.replace("-", "_"), None) for _, section in config.items()]
-    equal = [
-        x for x in found if x is not None and (x == value or typed(x) == typed(value) or list_of(x) == [typed(value)])
-    ]
-    return bool(equal)
+    return any(x == value or typed(x) == typed(value) or list_of(x) == [typed(value)] for x in found if x is not None)
 
 
 def list_of(value) -> list | None:
@@ -154,10 +151,8 @@ def test_a_dry_run_prints_the_commands_of_every_row(name, tables, output_of, tmp
 def test_flags_unknown_to_fairseq_are_found_before_anything_starts(capsys, tmp_path, monkeypatch, setting, problem):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     monkeypatch.setattr("fairseq_diverse.experiments.runs.schedule.run_all", lambda *_: pytest.fail("started"))
-    monkeypatch.setattr(
-        "fairseq_diverse.experiments.runs.find.find_data",
-        lambda name, dry, root: DataSet(name, tmp_path / "d", "en", "de", "h"),
-    )
+    found = DataSet("toy", tmp_path / "d", "en", "de", "h")
+    monkeypatch.setattr("fairseq_diverse.experiments.runs.find.find_data", lambda name, dry, root: found)
     assert main(["run", "toy", "--rows", "aggregation,baseline", "--set", setting]) == 2
     shown = capsys.readouterr()
     assert not shown.out and re.search(f"^fairseq-diverse run: toy: row aggregation: {problem}", shown.err)
@@ -176,9 +171,7 @@ def test_flags_unknown_to_fairseq_are_found_before_anything_starts(capsys, tmp_p
         ("li2021-table7", "syntax=phrase", "baseline-probe=.*: --syntax, --enliven: the sentences of this task have"),
     ],
 )
-def test_what_a_model_or_criterion_refuses_is_found_before_anything_starts(
-    capsys, tmp_path, monkeypatch, table, setting, problem
-):
+def test_what_a_model_refuses_is_found_before_anything_starts(capsys, tmp_path, monkeypatch, table, setting, problem):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     rows = ["--rows", "disagreement"] if table == "toy" else []
     more = ["--set", "talking=both"] if "talking" in setting else []
@@ -188,8 +181,9 @@ def test_what_a_model_or_criterion_refuses_is_found_before_anything_starts(
     assert not shown.out and shown.err.count("\n") == 1
 
 
-def test_an_invalid_number_of_threads_is_refused(error_of, tmp_path, monkeypatch):
+def test_an_invalid_number_of_threads_or_jobs_is_refused(error_of, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    assert "--jobs 0" in error_of("run", "toy", "--jobs", 0)
     for text in ("x", "-1", "0", "4,2"):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
         assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in error_of("run", "toy", "--dry-run")
@@ -246,10 +240,8 @@ def test_every_row_of_the_comparison_is_one_of_its_three_trials():
     tuning, compared = (dict(load_table(name).rows) for name in ("comparison-tuning", "comparison"))
     heads = ("encoder-attention-heads", "decoder-attention-heads")
     numbers = {row.train[heads[0]] for name, row in compared.items() if not name.startswith("baseline-")} - {"4"}
-    for number in numbers:
-        assert compared.pop(f"baseline-{number}-heads").train == compared["baseline"].train | dict.fromkeys(
-            heads, number
-        )
+    for n in numbers:
+        assert compared.pop(f"baseline-{n}-heads").train == compared["baseline"].train | dict.fromkeys(heads, n)
     assert "30k" not in load_table("comparison", data="toy").title  # which is above runs on other data, too
     trials: dict[str, list[Row]] = {}
     for name, trial in tuning.items():

@@ -56,13 +56,12 @@ NEEDED = {cells[0].strip("`"): set(re.findall(r"`(\w+)`", cells[1])) for cells i
 TESTS = {name for p in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", p.read_text())}
 
 
-def test_the_page_names_what_the_package_uses_of_fairseq():
+def test_the_page_names_what_the_package_uses_and_changes_of_fairseq():
     assert used() == NEEDED
-
-
-def test_fairseq_has_what_the_page_names():
     for module, names in NEEDED.items():
         assert names <= {*dir(importlib.import_module(module))}, module
+    changed = [cells for cells in CELLS if len(cells) == 4]
+    assert [cells[0].strip("`") for cells in changed] == [*CHANGES] and all(map(all, changed))
 
 
 def test_what_another_fairseq_lacks_is_named(monkeypatch):
@@ -73,16 +72,12 @@ def test_what_another_fairseq_lacks_is_named(monkeypatch):
     assert needs.lacking() == ["fairseq.dataclass.ChoiceEnum"]
 
 
-def test_the_package_names_what_it_imports_of_fairseq():
+def test_only_some_rooms_import_fairseq_by_name():
     """``import fairseq.data`` would hide from the other tests what is used."""
+    assert not {path.as_posix() for path, found in IMPORTS.items() if found and path.parts[0] not in ROOMS}
     for path, tree in FILES.items():
         plain = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
         assert not [name for name in plain if name.split(".")[0] in ("fairseq", "fairseq_cli")], path
-
-
-def test_the_page_names_what_is_changed():
-    changed = [cells for cells in CELLS if len(cells) == 4]
-    assert [cells[0].strip("`") for cells in changed] == [*CHANGES] and all(map(all, changed))
 
 
 def test_every_test_that_the_page_names_exists():
@@ -93,21 +88,17 @@ def test_every_test_that_the_page_names_exists():
 
 @pytest.mark.parametrize("place", CHANGES)
 def test_every_function_is_replaced_once(place):
+    """By one that takes its arguments by place and by name."""
     fairseq_diverse.register()
     fairseq_diverse.register()
     replaced = pkgutil.resolve_name(place)
     assert replaced.replaced_by is CHANGES[place]
     original = replaced.__wrapped__
     assert original.__module__.startswith("fairseq.") and not hasattr(original, "replaced_by")
-
-
-@pytest.mark.parametrize("place", [place for place in CHANGES if "summed" not in place])  # it has no arguments
-def test_what_replaces_a_function_takes_its_arguments_by_place_and_by_name(place):
-    fairseq_diverse.register()
-    names = [*inspect.signature(pkgutil.resolve_name(place)).parameters]
-    takes = inspect.signature(CHANGES[place])
-    takes.bind("original", *names)
-    takes.bind("original", **dict.fromkeys(names))
+    if "summed" not in place:  # it has no arguments
+        names, takes = [*inspect.signature(replaced).parameters], inspect.signature(CHANGES[place])
+        takes.bind("original", *names)
+        takes.bind("original", **dict.fromkeys(names))
 
 
 def test_fairseq_is_imported_without_what_few_tasks_need():
@@ -131,8 +122,3 @@ print(f1_score([1, 0, 1], [1, 1, 1]), sklearn_metrics.accuracy_score([1, 0], [1,
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["0.8", "0.5", "wandb"], done.stderr
-
-
-def test_only_some_rooms_import_fairseq():
-    importing = {path for path, found in IMPORTS.items() if found}
-    assert not {path.as_posix() for path in importing if path.parts[0] not in ROOMS}

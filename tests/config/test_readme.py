@@ -15,15 +15,20 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+import torch
+import torch.nn.functional as F
 import yaml
 from _pytest.outcomes import Failed, Skipped
 from fairseq import options
 
 import fairseq_diverse
+from fairseq_diverse.attention.functional.evolving import evolve_logits
 from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.cli import COMMANDS, build_parser, main
+from fairseq_diverse.criterions.disagreement import DisagreementConfig
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.support.files import iterate_lines
-from fairseq_diverse.support.paths import config_path
+from fairseq_diverse.support.paths import config_names, config_path
 from tests.integration.commands import programs_as_forks, shared_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,20 +100,11 @@ def test_fairseq_diverse_commands_parse():
 
 def test_every_variable_is_on_its_page():
     read_by_code = re.compile(r"environ(?:\.get\(|\[)\"(\w+)\"|\b(FAIRSEQ_DIVERSE_[A-Z]\w+)")
-    files = [
-        *(ROOT / "fairseq_diverse").rglob("*.py"),
-        *(ROOT / "scripts").glob("*.sh"),
-        *(ROOT / "tests").rglob("*.py"),
-    ]
+    files = [*ROOT.glob("fairseq_diverse/**/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("tests/**/*.py")]
     found = {name for p in files for names in read_by_code.findall(p.read_text("utf-8")) for name in names if name}
     own = {n for n in found if not n.startswith(("SLURM_", "TEST_"))} - {"HOME", "PATH", "CI", "FORKS", "TQDM_DISABLE"}
     page = read("docs/environment.md")
     assert not [name for name in sorted(own) if f"`{name}`" not in page]
-
-
-def test_make_targets_exist():
-    targets = re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE)
-    assert not [(where, words) for where, words in ALL if words[0] == "make" and words[1] not in targets]
 
 
 def check_script(words: list[str]) -> None:
@@ -176,7 +172,7 @@ def test_fairseq_commands_parse():
 def test_the_architectures_of_the_migration_are_those_of_fairseq():
     """Every setting of fairseq's architecture is that of ours."""
     fairseq_diverse.register()
-    text = (ROOT / "docs/migration.md").read_text(encoding="utf-8")
+    text = read("docs/migration.md")
     table = re.findall(r"^\| `((?:transformer|roberta)\w*.*)` \| (`diverse_.*`)", text, re.MULTILINE)
     pairs = []
     for theirs, ours in table:
@@ -189,17 +185,6 @@ def test_the_architectures_of_the_migration_are_those_of_fairseq():
         parse, parser = options.parse_args_and_arch, options.get_training_parser
         of_theirs, of_ours = (vars(parse(parser(), [*words, arch])) for arch in pair)
         assert {key: of_ours[key] for key in of_theirs} == {**of_theirs, "arch": pair[1]}, pair
-
-
-def test_the_readme_is_short():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150 and len(text.split()) <= 1200
-
-
-def test_every_command_is_in_the_docs():
-    text = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
-    for command in COMMANDS:
-        assert f"fairseq-diverse {command}" in text, command
 
 
 def test_every_link_leads_to_a_file_and_a_heading():
@@ -220,14 +205,12 @@ def test_every_link_leads_to_a_file_and_a_heading():
                 assert re.search(rf"^\s*((def|class) {code[1]}\b|{code[1]} =)", content, re.MULTILINE), link
 
 
-def test_every_page_is_in_the_readme():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for path in (ROOT / "docs").glob("*.md"):
-        assert f"(docs/{path.name}" in text, path.name
-
-
-def test_every_mechanism_and_its_flags_are_in_the_docs():
-    readme, text = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/mechanisms.md"))
+def test_every_page_command_mechanism_and_flag_is_in_the_docs():
+    """And the README is short."""
+    readme, commands, text = (read(name) for name in ("README.md", "docs/commands.md", "docs/mechanisms.md"))
+    assert len(readme.splitlines()) <= 150 and len(readme.split()) <= 1200
+    assert not [path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name}" not in readme]
+    assert not [command for command in COMMANDS if f"fairseq-diverse {command}" not in commands]
     for name, mechanism in MECHANISMS.items():
         flags = [flag_name(name, field.name) for field in dataclasses.fields(mechanism.Settings)]
         assert any(re.search(rf"`[^`\n]*{flag} ", readme) for flag in flags), name
@@ -236,19 +219,20 @@ def test_every_mechanism_and_its_flags_are_in_the_docs():
 
 
 def test_the_worked_example_is_the_file():
-    text = (ROOT / "docs/adding-a-mechanism.md").read_text(encoding="utf-8")
+    text = read("docs/adding-a-mechanism.md")
     block = re.search(r"```python\n(@register_mechanism.*?)```", text, re.DOTALL)[1]
-    assert (ROOT / "examples/temperature/__init__.py").read_text(encoding="utf-8").endswith(block)
+    assert read("examples/temperature/__init__.py").endswith(block)
 
 
-def test_what_github_runs_is_in_the_makefile():
+def test_what_github_and_the_docs_run_is_in_the_makefile():
+    targets = re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE)
+    assert not [(where, words) for where, words in ALL if words[0] == "make" and words[1] not in targets]
     for path in (ROOT / ".github").rglob("*.yml"):
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
-        assert set(read) >= ({"jobs"} if path.parent.name == "workflows" else {"name", "description", "body"}), path
-        for job in read.get("jobs", {}).values():
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert set(workflow) >= ({"jobs"} if path.parent.name == "workflows" else {"name", "description", "body"}), path
+        for job in workflow.get("jobs", {}).values():
             assert job["runs-on"] and all(("uses" in step) != ("run" in step) for step in job["steps"]), path
-        for target in re.findall(r"run: make (\w+)", path.read_text(encoding="utf-8")):
-            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
+        assert {*re.findall(r"run: make (\w+)", path.read_text(encoding="utf-8"))} <= {*targets}, path
 
 
 def test_real_data_may_be_absent_on_github(monkeypatch, tmp_path):
@@ -382,7 +366,7 @@ def test_a_bert_is_converted_and_fine_tuned_as_its_page_says(tmp_path, first_sen
 
 
 def test_the_figures_of_heads_are_those_of_the_results():
-    text = (ROOT / "results/earlier.md").read_text(encoding="utf-8")
+    text = read("results/earlier.md")
     names = ("baseline", "simple", "em", "both", "dea-rhe", "lpea-rhe")
     found = {name: json.loads((ROOT / f"results/multi30k-heads/{name}-heads.json").read_text()) for name in names}
     for name in names[:4]:
@@ -397,3 +381,47 @@ def test_the_figures_of_heads_are_those_of_the_results():
     for layer, note in enumerate((" (syntax on it)", "", "")):
         shares = [f"{mean(found[name]['redundant'][layer]):.3f}" for name in ("baseline", "dea-rhe", "lpea-rhe")]
         assert f"| {layer + 1}{note} | {' | '.join(shares)} |" in text
+
+
+DEVIATIONS = read("docs/deviations.md")
+
+# the papers' scores, each with the metric that stands beside it; every run has BLEU
+METRICS = {
+    **{"bleu": "multi-bleu", "wer-li2022": "wer-li2022", "meteor": "meteor-en"},
+    **{"rouge-l": "rouge-l", "cider": "cider", "yisi": "yisi-1"},
+}
+PAPERS = ("li2021", "zhang2021", "wang2021", "li2022")
+
+
+def test_flags_and_configurations_of_deviations_exist():
+    flags = {flag_name(name, field.name) for name, k in MECHANISMS.items() for field in dataclasses.fields(k.Settings)}
+    flags |= {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(DisagreementConfig)}
+    own = {flag.split("-")[2] for flag in flags}
+    named = set(re.findall(r"(--[a-z][\w-]*)", DEVIATIONS))
+    assert {flag for flag in named if flag.split("-")[2] in own} <= flags and len(named & flags) > 10
+    for name in re.findall(r"configs/[\w/*]+\.yaml", DEVIATIONS):
+        assert list(ROOT.glob(name)), name
+
+
+def test_the_decoders_border_differs_from_the_shift_in_seven_cells():
+    """Of a 7 x 7 map, k = 3: convolution of the masked map, then shifted by one down and right."""
+    torch.manual_seed(0)
+    heads, n = 8, 7
+    seen = torch.ones(n, n).tril().bool()
+    logits, weight, bias = torch.randn(1, heads, n, n), torch.randn(heads, heads, 3, 3), torch.randn(heads)
+    ours = evolve_logits(logits, None, weight, bias, "decoder", 0.0, 1.0, seen[None, None])
+    literal = F.conv2d(logits.masked_fill(~seen, 0), weight, bias, padding=1).relu()
+    shifted = F.pad(literal, (1, 0, 1, 0))[..., :n, :n]
+    differ = ((ours - shifted).abs() > 1e-4).any(1)[0] & seen
+    assert differ[:, 0].all() and int(differ.sum()) == 7 and int(seen.sum()) == 28
+    assert "7 of the 28 that are seen in a 7" in DEVIATIONS
+
+
+def test_a_papers_table_is_scored_by_its_papers_metrics():
+    for table in [load_table(name) for name in config_names("tables") if name.split("-")[0] in PAPERS]:
+        for row in table.rows.values():
+            wanted = {METRICS[key] for key in row.published if key in METRICS}
+            assert not wanted or "Compare the published" in table.note, f"{table.name}: does not say with what"
+            wanted |= {"multi-bleu-compounds"} if wanted and row.data == "wmt14_en_de" else set()
+            assert wanted <= set(row.metrics), (table.name, row.name)
+            assert "ter" not in row.published  # no paper of these has TER under its name

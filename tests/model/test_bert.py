@@ -124,12 +124,11 @@ def test_names_of_published_files_are_read(folder):
     """Which call gains and biases of layer norms gamma and beta, and have a pre-trained layer for the next sentence."""
     theirs = randomized(BertForPreTraining(CONFIG))
     old = {"weight": "gamma", "bias": "beta"}
-    published = {
-        re.sub(r"(LayerNorm\.)(weight|bias)", lambda m: m[1] + old[m[2]], k): v for k, v in theirs.state_dict().items()
-    }
+    state = theirs.state_dict()
+    published = {re.sub(r"(LayerNorm\.)(weight|bias)", lambda m: m[1] + old[m[2]], k): v for k, v in state.items()}
     published["bert.embeddings.position_ids"] = torch.arange(16)
     assert any(name.endswith("gamma") for name in published)
-    expected, found = (parameters(folder, state) for state in (theirs.state_dict(), published))
+    expected, found = parameters(folder, state), parameters(folder, published)
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
     with pytest.raises(UserError, match=r"encoder\.layer\.0\.adapter\.weight: no parameter of BERT"):
         parameters(folder, {"bert.encoder.layer.0.adapter.weight": torch.zeros(1)})
@@ -152,9 +151,8 @@ def test_the_input_equals_the_formula():
     sample = batch((7, 4, 5), parsed=False)["src_tokens"]
     sample[0, 3] = words.eos()
     found = layers.forward_embedding(sample)[0]
-    of_word, of_segment, of_position = (
-        getattr(layers, f"embed_{name}").weight.tolist() for name in ("tokens", "segments", "positions")
-    )
+    tables = (layers.embed_tokens, layers.embed_segments, layers.embed_positions)
+    of_word, of_segment, of_position = (table.weight.tolist() for table in tables)
     norm = [getattr(layers.layernorm_embedding, name).tolist() for name in ("weight", "bias")]
     for row, tokens in enumerate(sample.tolist()):
         real = [token for token in tokens if token != words.pad()]
@@ -193,22 +191,12 @@ def test_a_second_separator_is_refused():
         architectures()["diverse_bert"].build_model(args, task)
 
 
-QUICK = ("alone = in a padded batch", "gradients, also with activation checkpointing", "warm start from a plain model")
-OTHERS = [
-    title
-    for title in properties.PROPERTIES
-    if properties.applies(title, "roberta") and title not in ("off = absent", *QUICK)  # fairseq has no BERT
-]
+EVERY = {title for title in properties.PROPERTIES if properties.applies(title, "roberta") and title != "off = absent"}
+QUICK = {"alone = in a padded batch", "gradients, also with activation checkpointing", "warm start from a plain model"}
 
 
+@pytest.mark.parametrize("titles", [QUICK, pytest.param(EVERY - QUICK, marks=pytest.mark.slow)], ids=["quick", "all"])
 @pytest.mark.parametrize(("name", "flags"), ROBERTA_CASES)
-def test_properties(name, flags):
-    for title in QUICK:
-        properties.PROPERTIES[title]({**flags, "arch": "diverse_bert"})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "flags"), ROBERTA_CASES)
-def test_all_properties(name, flags):
-    for title in OTHERS:
+def test_properties(name, flags, titles):
+    for title in sorted(titles):
         properties.PROPERTIES[title]({**flags, "arch": "diverse_bert"})

@@ -42,9 +42,8 @@ def test_each_reads_what_it_carries_itself():
         first = v if first is None else first
         shares = layer.self_attn.value_residual.shares if number != 1 else (0, 1)
         torch.testing.assert_close(extra["maps"]["encoder", number + 1].transpose(0, 1), weights)
-        torch.testing.assert_close(
-            extra["inside"]["encoder", number + 1][0], weights @ (shares[0] * first + shares[1] * v)
-        )
+        inside = extra["inside"]["encoder", number + 1][0]
+        torch.testing.assert_close(inside, weights @ (shares[0] * first + shares[1] * v))
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -31,10 +31,8 @@ def criterion(**flags):
     cfg = LabelSmoothedCrossEntropyWithDisagreementConfig(label_smoothing=0.1, sentence_avg=False)
     for key, value in flags.items():
         setattr(cfg, key, value)
-    made = LabelSmoothedCrossEntropyWithDisagreement.build_criterion(
-        cfg, SimpleNamespace(target_dictionary=dictionary())
-    )
-    return made
+    task = SimpleNamespace(target_dictionary=dictionary())
+    return LabelSmoothedCrossEntropyWithDisagreement.build_criterion(cfg, task)
 
 
 def sample(**options):
@@ -92,13 +90,17 @@ def test_mean_over_layers_then_components():
     torch.testing.assert_close(measure("encoder,cross"), (encoder + cross) / 2)
 
 
-def test_loss_is_likelihood_plus_weighted_agreement_times_sample_size():
-    model = build_model().eval()
+@pytest.mark.parametrize("training", [False, True])
+def test_loss_is_likelihood_plus_weighted_agreement_times_sample_size(training):
+    """Logged is the likelihood alone, in training too; every term but that of the maps moves the values."""
+    model = build_model().train(training)
     plain = criterion(disagreement_weight=0.0)(model, sample())
-    for terms in ("output", "subspace,position,output"):
+    for terms in ("output", "subspace", "subspace,position,output"):
         loss, size, log = criterion(disagreement=terms, disagreement_weight=0.7)(model, sample())
         request = AttentionRequest(tuple(terms.split(",")), "encoder,cross,decoder")
         agreement = model(**sample()["net_input"], attention_request=request)[1]["agreement"]
+        values = [layer.encoder_attn.v_proj.weight for layer in model.decoder.layers]
+        assert all(found.any() for found in torch.autograd.grad(agreement.sum(), values, retain_graph=True))
         torch.testing.assert_close(loss, plain[0] + 0.7 * size * agreement.sum())
         torch.testing.assert_close([log["loss"], log["nll_loss"]], [plain[0].detach(), plain[2]["nll_loss"]])
         for term, value in zip(terms.split(","), agreement, strict=True):
@@ -114,9 +116,8 @@ def test_each_component_may_have_a_weight():
         model(**sample()["net_input"], attention_request=AttentionRequest(("output",), on))[1]["agreement"].sum()
         for on in ("encoder", "cross:1+3", "decoder")
     ]
-    weighted = criterion(
-        disagreement_on="encoder,cross:1+3,decoder", disagreement_weight="encoder:1, decoder:0.25,cross:0.5"
-    )
+    weights = "encoder:1, decoder:0.25,cross:0.5"
+    weighted = criterion(disagreement_on="encoder,cross:1+3,decoder", disagreement_weight=weights)
     loss, size, log = weighted(model, sample())
     expected = 1 * means[0] + 0.5 * means[1] + 0.25 * means[2]
     torch.testing.assert_close(loss, plain + size * expected)
@@ -269,9 +270,8 @@ def test_logged_values():
     with metrics.aggregate(new_root=True) as logged:
         made.reduce_metrics([made(model, sample())[2], made(model, sample(seed=1))[2]])
     values = logged.get_smoothed_values()
-    assert values["disagreement"] == pytest.approx(
-        values["disagreement_position"] + values["disagreement_output"], abs=1e-3
-    )
+    total = values["disagreement_position"] + values["disagreement_output"]
+    assert values["disagreement"] == pytest.approx(total, abs=1e-3)
     assert -1 <= values["disagreement_output"] < 0
     logs = [
         {"loss": 1.0, "nll_loss": 1.0, "ntokens": size, "sample_size": size, "disagreement_output": figure * size}
@@ -285,6 +285,17 @@ def test_logged_values():
         assert values["disagreement_output"] == values["disagreement"] == pytest.approx(-0.3)
 
 
+def gradient(parts, sentence_avg=False, **flags):
+    """Of unequal batches in one update, divided as fairseq divides it."""
+    model, made, total = build_model().eval(), criterion(**flags), 0
+    made.sentence_avg = bool(sentence_avg)
+    for part in parts:
+        loss, size, _ = made(model, part)
+        loss.backward()
+        total += size
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]) / total
+
+
 @pytest.mark.parametrize(
     ("source", "terms", "on", "moved"),
     [
@@ -296,102 +307,43 @@ def test_logged_values():
 def test_accumulation_over_quarter_batches(source, terms, on, moved):
     """The whole batch's gradient of the regularizer, or about it where the ratio of source to target tokens differs."""
     whole = sample(source=source, target=(6, 6, 6, 6))
-
-    def gradient(parts):
-        model = build_model()
-        made = criterion(disagreement=terms, disagreement_on=on, disagreement_weight=2.0)
-        total = 0
-        for part in parts:
-            likelihood = criterion(disagreement_weight=0.0)(model, part)[0]
-            loss, size, _ = made(model, part)
-            (loss - likelihood).backward()
-            total += size
-        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]) / total
-
-    quarters = [
-        {
-            "net_input": {key: value[i : i + 1] for key, value in whole["net_input"].items()},
-            "target": whole["target"][i : i + 1],
-            "ntokens": whole["ntokens"] // 4,
-        }
-        for i in range(4)
-    ]
-    expected = gradient([whole])
-    found = ((gradient(quarters) - expected).norm() / expected.norm()).item()
-    assert found == pytest.approx(moved, rel=0.5, abs=1e-4)
-
-
-def test_layerdrop_divides_by_the_layers_that_ran():
-    model = build_model({"encoder_layerdrop": 0.5})
-    terms = ("output", "subspace")
-    request = AttentionRequest(terms, "encoder")
-    full = build_model()
-    full.load_state_dict(model.state_dict())
-    single = full(**batch(), attention_request=AttentionRequest(terms, "encoder:1"))[1]["agreement"]
-    ran = set()
-    for seed in range(30):
-        torch.manual_seed(seed)
-        _, extra = model(**batch(), attention_request=request)
-        torch.manual_seed(seed)
-        states = tuple(layer.number for layer in model.encoder.layers)
-        ran.add(states)
-        if states == (1,):
-            torch.testing.assert_close(extra["agreement"], single)
-        if states == ():
-            assert extra["agreement"].tolist() == [0, 0]
-    assert {(), (1,), (2,), (1, 2)} == ran
-
-
-def test_layers_keep_their_number_when_others_are_dropped():
-    model = build_model({"encoder_layerdrop": 0.5})
-    request = AttentionRequest(("output",), "encoder:2")
-    found = 0
-    for seed in range(30):
-        torch.manual_seed(seed)
-        _, extra = model(**batch(), attention_request=request)
-        torch.manual_seed(seed)
-        ran = [layer.number for layer in model.encoder.layers]
-        assert (extra["agreement"].item() > 0) == (2 in ran)
-        found += ran == [2]
-    assert found
-
-
-def test_the_likelihood_alone_is_logged_in_training_and_the_subspace_term_moves_the_values():
-    model = build_model()
-    loss, _, log = criterion(disagreement="subspace")(model, sample())
-    torch.testing.assert_close(log["loss"], criterion(disagreement_weight=0.0)(model, sample())[0].detach())
-    assert loss.item() > log["loss"].item()
-    _, extra = model(**batch(), attention_request=AttentionRequest(("subspace",), "cross"))
-    extra["agreement"].sum().backward()
-    for layer in model.decoder.layers:
-        assert layer.encoder_attn.v_proj.weight.grad.abs().max() > 0
-
-
-def gradient(weight, sentence_avg):
-    """Of two unequal batches in one update, divided as fairseq divides it."""
-    model, made, total = build_model().eval(), criterion(disagreement_weight=weight), 0
-    made.sentence_avg = sentence_avg
-    for part in (sample(), sample(source=(9, 3), target=(2, 8), seed=1)):
-        loss, size, _ = made(model, part)
-        loss.backward()
-        total += size
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]) / total
+    net_inputs = [{key: value[i : i + 1] for key, value in whole["net_input"].items()} for i in range(4)]
+    target, ntokens = whole["target"], whole["ntokens"] // 4
+    quarters = [{"net_input": one, "target": target[i : i + 1], "ntokens": ntokens} for i, one in enumerate(net_inputs)]
+    regularized = {"disagreement": terms, "disagreement_on": on, "disagreement_weight": 2.0}
+    plain = {"disagreement_weight": 0.0}
+    expected, found = (gradient(x, **regularized) - gradient(x, **plain) for x in ([whole], quarters))
+    assert ((found - expected).norm() / expected.norm()).item() == pytest.approx(moved, rel=0.5, abs=1e-4)
 
 
 def test_averaging_over_sentences_keeps_the_weight_against_the_likelihood():
     """lambda means the same: the two parts of the gradient grow alike, by the tokens of a sentence."""
-    ratios = []
-    for sentence_avg in (False, True):
-        likelihood, both = (gradient(weight, sentence_avg) for weight in (0.0, 1.0))
-        ratios.append(((both - likelihood).norm() / likelihood.norm()).item())
+    parts = (sample(), sample(source=(9, 3), target=(2, 8), seed=1))
+    found = {(avg, weight): gradient(parts, avg, disagreement_weight=weight) for avg in (0, 1) for weight in (0, 1)}
+    ratios = [((found[avg, 1] - found[avg, 0]).norm() / found[avg, 0].norm()).item() for avg in (0, 1)]
     assert ratios[0] == pytest.approx(ratios[1], rel=1e-4) and ratios[0] > 0.05
     tokens, sentences = (6 + 7 + 4) + (3 + 9), 3 + 2
-    torch.testing.assert_close(gradient(1.0, True), gradient(1.0, False) * tokens / sentences)
+    torch.testing.assert_close(found[1, 1], found[0, 1] * tokens / sentences)
 
 
-def test_one_head_is_refused():
-    with pytest.raises(UserError, match="--disagreement-on 'cross': cross attention has one head"):
-        criterion(disagreement_on="cross")(build_model({"decoder_attention_heads": 1}), sample())
+def test_layerdrop_divides_by_the_layers_that_ran_which_keep_their_numbers():
+    model, full, terms = build_model({"encoder_layerdrop": 0.5}), build_model(), ("output", "subspace")
+    full.load_state_dict(model.state_dict())
+
+    def measure(of, on, seed=0):
+        torch.manual_seed(seed)
+        return of(**batch(), attention_request=AttentionRequest(terms, on))[1]["agreement"]
+
+    ran = set()
+    for seed in range(30):
+        torch.manual_seed(seed)
+        ran.add(layers := tuple(layer.number for layer in model.encoder.layers))
+        assert bool(measure(model, "encoder:2", seed).all()) == (2 in layers)
+        if layers == (1,):
+            torch.testing.assert_close(measure(model, "encoder", seed), measure(full, "encoder:1"))
+        if layers == ():
+            assert measure(model, "encoder", seed).tolist() == [0, 0]
+    assert {(), (1,), (2,), (1, 2)} == ran
 
 
 @pytest.mark.parametrize(
@@ -422,14 +374,14 @@ def test_refused_when_built(flags, message):
     assert message in str(error.value)
 
 
-def test_a_layer_out_of_range_is_refused_at_the_first_forward():
-    with pytest.raises(UserError, match="--disagreement-on 'cross:4': layer 4 of cross is out of range; it has 3"):
-        criterion(disagreement_on="cross:4")(build_model(), sample())
-
-
-def test_other_models_and_criterions_are_refused():
-    with pytest.raises(UserError, match="--arch"):
-        criterion()(build_model({}, "transformer"), sample(parsed=False))
+def test_models_and_criterions_that_do_not_fit_are_refused_at_the_first_forward():
+    for on, flags, message in (
+        ("cross:4", {}, "--disagreement-on 'cross:4': layer 4 of cross is out of range; it has 3"),
+        ("cross", {"decoder_attention_heads": 1}, "--disagreement-on 'cross': cross attention has one head"),
+        ("cross", {"arch": "transformer"}, "--arch"),
+    ):
+        with pytest.raises(UserError, match=message):
+            criterion(disagreement_on=on)(build_model(flags), sample(parsed=False))
 
     class OfNothing(FairseqCriterion):
         def forward(self, model, sample, reduce=True):

@@ -96,19 +96,14 @@ def test_by_head(name):
     assert 0 < share < 1
 
 
-def test_without_a_gate_every_head_gets_the_mechanisms():
-    attention, x, heads, extra = run(GATED["all"])
-    real = batch()["source_trees"][..., 0] >= 0
-    expected, _ = expected_heads(attention, x, GATED["all"], True)
-    torch.testing.assert_close(heads.transpose(1, 2)[real], expected.transpose(1, 2)[real])
-    assert not extra["redundant"]
-
-
-@pytest.mark.parametrize("gate", ["0.5", "1", "dynamic"])
-def test_pruned_heads_are_zero_and_the_others_plain(gate):
-    attention, x, heads, extra = run({"enliven": "prune", "enliven_gate": gate})
-    plain, _ = expected_heads(attention, x, {}, False)
-    expected = plain.masked_fill(extra["redundant"][1][..., None, None], 0)
+@pytest.mark.parametrize("gate", [None, "0.5", "1", "dynamic"])
+def test_without_a_gate_every_head_has_the_mechanisms_and_pruned_heads_are_zero(gate):
+    flags = {"enliven": "prune", "enliven_gate": gate} if gate else GATED["all"]
+    attention, x, heads, extra = run(flags)
+    expected, _ = expected_heads(attention, x, flags, mechanisms=gate is None)
+    assert bool(extra["redundant"]) == bool(gate)
+    if gate:
+        expected = expected.masked_fill(extra["redundant"][1][..., None, None], 0)
     real = batch()["source_trees"][..., 0] >= 0
     torch.testing.assert_close(heads.transpose(1, 2)[real], expected.transpose(1, 2)[real])
 
@@ -143,25 +138,6 @@ def test_a_sentence_without_a_tree_gets_plain_attention():
 def test_missing_trees_are_named(flags, needed):
     with pytest.raises(UserError, match=f"this model needs {needed}"):
         build_model(flags)(**batch(parsed=False))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"syntax": "phrase", "syntax_on": "decoder"}, "--syntax-on 'decoder': syntax is defined on encoder only"),
-        ({"syntax": "phrase", "phrase_limit": -1}, "--phrase-limit -1: must be at least 0"),
-        ({"enliven": "prune", "enliven_on": "cross"}, "--enliven-on 'cross': enliven is defined on encoder only"),
-        ({"enliven": "prune", "enliven_gate": "1.5"}, "--enliven-gate '1.5': must be dynamic or a number in (0, 1]"),
-        ({"enliven": "prune", "enliven_gate": "0"}, "--enliven-gate '0': must be dynamic or a number in (0, 1]"),
-        ({"enliven": "prune", "enliven_gate": "soft"}, "--enliven-gate 'soft': must be dynamic"),
-        ({"enliven": "enliven"}, "--enliven-on 'encoder:1': encoder:1 has no mechanism to enliven its heads with"),
-        ({"enliven": "prune", "relative_on": "encoder"}, "--enliven prune: encoder:1 has relative"),
-    ],
-)
-def test_refused_when_built(flags, message):
-    with pytest.raises(UserError) as error:
-        build_model(flags)
-    assert message in str(error.value)
 
 
 def test_the_logged_share_of_redundant_heads_counts_sentences():

@@ -26,9 +26,8 @@ def test_checkpoints_are_recomputed_in_autocast(offload, dtype):
 @pytest.mark.parametrize(("arch", "count"), [("diverse_transformer", 2 + 3), ("diverse_roberta", 2)])
 def test_offloading_implies_checkpointing(arch, count, monkeypatch):
     offloaded = []
-    monkeypatch.setattr(
-        layers, "checkpoint_wrapper", lambda layer, offload_to_cpu: offloaded.append(offload_to_cpu) or layer
-    )
+    wrap = lambda layer, offload_to_cpu: offloaded.append(offload_to_cpu) or layer  # noqa: E731
+    monkeypatch.setattr(layers, "checkpoint_wrapper", wrap)
     build_model({"offload_activations": True}, arch)
     assert offloaded == [True] * count
     build_model({"checkpoint_activations": True}, arch)

@@ -1,9 +1,16 @@
-"""A mechanism is exactly on the attentions of its placement."""
+"""A mechanism is exactly on the attentions of its placement, also after --*-layers-to-keep; refusals of a model."""
+
+from argparse import Namespace
 
 import pytest
+import torch
+from torch import nn
 
 from fairseq_diverse.support.errors import UserError
-from tests.cases import build_model
+from fairseq_diverse.testing.properties import trained_model
+from tests.cases import CASES, batch, build_model
+
+ROBERTA, T5 = {"arch": "diverse_roberta"}, {"arch": "diverse_t5"}
 
 
 def routed(flags):
@@ -69,8 +76,28 @@ def test_only_where_placed(placement, names):
         ({"evolving_on": "encoder", "evolving_kernel": 0}, "--evolving-kernel 0: must be odd"),
         ({"decoder_attention_heads": 5}, "--decoder-attention-heads 5: must divide the width --decoder-embed-dim 24"),
         ({"encoder_attention_heads": 0}, "--encoder-attention-heads 0: must divide the width --encoder-embed-dim 24"),
+        ({"encoder_attention_heads": 5, **ROBERTA}, "--encoder-attention-heads 5: must divide the width --encoder-em"),
+        ({"encoder_attention_heads": 5, **T5}, "--encoder-attention-heads 5: must divide the width --encoder-emb"),
         ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config: not supported"),
         ({"decoder_xformers_att_config": "{}"}, "--decoder-xformers-att-config: not supported"),
+        ({"syntax": "phrase", "syntax_on": "decoder"}, "--syntax-on 'decoder': syntax is defined on encoder only"),
+        ({"syntax": "phrase", "phrase_limit": -1}, "--phrase-limit -1: must be at least 0"),
+        ({"enliven": "prune", "enliven_on": "cross"}, "--enliven-on 'cross': enliven is defined on encoder only"),
+        ({"enliven": "prune", "enliven_gate": "1.5"}, "--enliven-gate '1.5': must be dynamic or a number in (0, 1]"),
+        ({"enliven": "prune", "enliven_gate": "0"}, "--enliven-gate '0': must be dynamic or a number in (0, 1]"),
+        ({"enliven": "prune", "enliven_gate": "soft"}, "--enliven-gate 'soft': must be dynamic"),
+        ({"enliven": "enliven"}, "--enliven-on 'encoder:1': encoder:1 has no mechanism to enliven its heads with"),
+        ({"enliven": "prune", "relative_on": "encoder"}, "--enliven prune: encoder:1 has relative"),
+        ({"evolving_on": "encoder,decoder", **ROBERTA}, "--evolving-on 'encoder,decoder': this model has no decoder"),
+        ({"talking": "both", "talking_on": "cross", **ROBERTA}, "--talking-on 'cross': this model has no cross"),
+        ({"syntax": "phrase", **ROBERTA}, "--syntax, --enliven: the sentences of a language model have no trees"),
+        ({"gated": "head", "mha_heads_to_keep": 2, **ROBERTA}, "--mha-heads-to-keep: prunes fairseq's own heads;"),
+        ({"t5_version": "2", **T5}, "--t5-version 2: allowed are 1.0 and 1.1"),
+        ({"head_width": -1, **T5}, "--head-width -1: at least 1, or 0 for width / heads"),
+        ({"decoder_embed_dim": 48, **T5}, "--decoder-embed-dim 48: T5 has one width, --encoder-embed-dim 24"),
+        ({"layernorm_embedding": True, **T5}, "--layernorm-embedding: diverse_t5 has none; leave it out"),
+        ({"position_bias_buckets": 7, **T5}, "--position-bias-buckets 7: must be even, from 4 to 1,024"),
+        ({"position_bias_distance": 16, **T5}, "--position-bias-distance 16: must be above half of the 32 buckets"),
     ],
 )
 def test_refused_when_built(flags, message):
@@ -83,3 +110,22 @@ def test_capsules_are_checked_against_the_width_of_their_attention():
     flags = {"routing": "em", "routing_on": "decoder", "routing_capsules": 32, "share_all_embeddings": False}
     model = build_model({**flags, "decoder_embed_dim": 32, "decoder_output_dim": 32})
     assert model.decoder.layers[0].self_attn.aggregate
+
+
+KEPT = {"encoder": (1, 2), "decoder": (0, 2)}
+
+
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES])
+def test_kept_layers_are_what_they_were(name, flags):
+    flags = {**flags, "encoder_layers": 3, "decoder_layers": 3}
+    keep = {f"{side}_layers_to_keep": ",".join(map(str, kept)) for side, kept in KEPT.items()}
+    whole, pruned = trained_model(flags).eval(), build_model({**flags, **keep}).eval()
+    pruned.load_state_dict(whole.state_dict(), model_cfg=Namespace(arch="diverse_transformer", **keep))
+    for side, kept in KEPT.items():
+        half = getattr(whole, side)
+        first = half.layers[0].self_attn
+        half.layers = nn.ModuleList([half.layers[number] for number in kept])
+        for mechanism in (part for part in first.children() if getattr(part, "of_first", ())):  # it is for all layers
+            setattr(half.layers[0].self_attn, mechanism.key, mechanism)
+    with torch.no_grad():
+        torch.testing.assert_close(pruned(**batch())[0], whole(**batch())[0])

@@ -28,9 +28,11 @@ def test_properties(name, flags, title):
         HOLDS[title](flags)
 
 
-NEUTRAL = [(name, place) for name, cls in MECHANISMS.items() if cls.neutral is not None for place in cls.components]
+NEUTRAL = [name for name, kind in MECHANISMS.items() if kind.neutral is not None or kind.neutral_zeros]
 
 
-@pytest.mark.parametrize(("name", "component"), NEUTRAL)
-def test_neutral_settings_equal_the_baseline(name, component):
-    properties.neutral_is_the_baseline(name, component)
+@pytest.mark.parametrize(
+    ("name", "place"), [(name, place) for name in NEUTRAL for place in properties.defined_at(name)]
+)
+def test_neutral_settings_equal_the_baseline(name, place):
+    properties.neutral_is_the_baseline(name, place)

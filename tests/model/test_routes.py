@@ -1,9 +1,9 @@
-"""Fused and explicit attention agree in values and gradients, and each runs where it should."""
+"""Each way of computing attention runs where it should, with maps and with dropout as in fairseq."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from fairseq.modules import MultiheadAttention
+from fairseq.modules import FairseqDropout, MultiheadAttention
 
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.mechanisms import interacting
@@ -16,7 +16,9 @@ EVERYWHERE = "encoder,decoder,cross"
 
 @pytest.mark.parametrize(("name", "flags"), [case for case in CASES if "differential_on" not in case[1]])
 def test_the_rows_of_maps_sum_to_1(name, flags):
-    _, extra = build_model(flags)(**batch(), attention_request=AttentionRequest(weights=EVERYWHERE))
+    """They are taken before dropout."""
+    model = build_model({**flags, "attention_dropout": 0.5})
+    _, extra = model(**batch(), attention_request=AttentionRequest(weights=EVERYWHERE))
     for weights in extra["maps"].values():
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
 
@@ -63,3 +65,32 @@ def test_the_weights_are_those_of_every_head(incremental):
     plain, mean = MultiheadAttention.forward(attention, x, x, x, key_padding_mask=padding, incremental_state=state[1])
     torch.testing.assert_close(got.value, plain)
     torch.testing.assert_close(got.weights.mean(1), mean)
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
+@pytest.mark.parametrize("flags", [{}, {"interacting": "concat"}, {"interacting": "sum"}])
+def test_mean_over_draws_is_evaluation(flags, weights):
+    attention = build_model({"attention_dropout": 0.5, **flags}).encoder.layers[0].self_attn
+    x = torch.randn(5, 3, 24)
+    measurement = Measurement(("output",), weights)
+    draws = torch.stack([attention.attend(x, x, x, measurement=measurement).value for _ in range(1000)])
+    expected = attention.eval().attend(x, x, x, measurement=measurement).value
+    assert draws.std(0).mean() > 0.01
+    torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=0.09)
+
+
+def test_dropout_is_retained_at_inference_in_the_modules_that_fairseq_names():
+    names = ["TransformerEncoder", "TransformerDecoderLayerBase", "MultiheadAttention"]
+    kept = []
+    for arch in ("transformer", "diverse_transformer"):
+        model = build_model({"dropout": 0.1}, arch)
+        model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=names)
+        dropouts = [(n, m.apply_during_inference) for n, m in model.named_modules() if isinstance(m, FairseqDropout)]
+        kept.append(dropouts)
+    assert kept[0] == kept[1] and any(on for _, on in kept[0]) and not all(on for _, on in kept[0])
+
+    # of attention, with a mechanism
+    model = build_model({"attention_dropout": 0.5, "talking": "both", "talking_on": EVERYWHERE}).eval()
+    assert torch.equal(model(**batch())[0], model(**batch())[0])
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=["MultiheadAttention"])
+    assert not torch.allclose(model(**batch())[0], model(**batch())[0])

@@ -1,4 +1,4 @@
-"""A whole attention of a model equals the formulas with loops, its stages in the order of METHODS section 0."""
+"""A whole attention and feed-forward network equal the formulas, the stages in the order of METHODS section 0."""
 
 import math
 
@@ -11,6 +11,7 @@ from fairseq_diverse.attention.functional.position import relative_logits, relat
 from fairseq_diverse.attention.functional.syntax import dependency_relation
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import Measurement
+from fairseq_diverse.models.layers import feed_forward
 from tests.cases import batch, build_model
 from tests.reference import differential, evolving, heads, routing
 
@@ -41,9 +42,8 @@ def test_interacting_heads(combine, key_width):
         q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
         got = attention.eval().attend(x, x, x, ~REAL, measurement=MAPS)
         for b in range(B):
-            rows, maps = heads.interacting_attention(
-                *(y[b].tolist() for y in (q, k, v)), REAL[b].expand(T, T).tolist(), combine
-            )
+            given = [y[b].tolist() for y in (q, k, v)]
+            rows, maps = heads.interacting_attention(*given, REAL[b].expand(T, T).tolist(), combine)
             outputs = torch.tensor(rows, dtype=torch.float64)  # concat keeps H W_o
             expected = attention.out_proj(outputs / (H if combine == "concat" else 1))
             torch.testing.assert_close(got.value[:, b], expected, rtol=1e-10, atol=1e-10)
@@ -53,9 +53,8 @@ def test_interacting_heads(combine, key_width):
 @pytest.mark.parametrize(("key_width", "kind"), [(0, "none"), (4, "none"), (0, "dependency")])
 def test_differential_attention(key_width, kind):
     """Its halves of the queries are divided by sqrt(Dk / 2), not sqrt(Dk); both maps have the masks of mechanisms."""
-    attention, x = attention_of(
-        {"differential_on": "encoder", "qk_head_dim": key_width, "syntax": kind, "syntax_on": "encoder"}
-    )
+    flags = {"differential_on": "encoder", "qk_head_dim": key_width, "syntax": kind, "syntax_on": "encoder"}
+    attention, x = attention_of(flags)
     word, head = (torch.where(REAL, x, -1) for x in (torch.arange(T), T - 1))
     trees = torch.stack([word, head, *[torch.zeros_like(word)] * 3], -1)
     seen = REAL[:, None] & dependency_relation(word, head) if kind == "dependency" else REAL[:, None].expand(B, T, T)
@@ -153,3 +152,15 @@ def test_bias_then_talking_then_evolving_then_mask_then_softmax_then_talking_the
     torch.testing.assert_close(got.weights, weights)
     torch.testing.assert_close(got.carry["evolving"], evolved)
     torch.testing.assert_close(got.value, expected)
+
+
+def test_a_gated_feed_forward_network_equals_its_formula():
+    torch.manual_seed(0)
+    model = build_model({"gated_feed_forward": True, "activation_fn": "gelu"}).double().eval()
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        width, x = layer.fc2.in_features, torch.randn(4, 3, layer.fc2.out_features, dtype=torch.float64)
+        assert layer.fc1.out_features == 2 * width
+        (gate, other), (gate_bias, bias) = layer.fc1.weight.split(width), layer.fc1.bias.split(width)
+        gated = F.gelu(F.linear(x, gate, gate_bias)) * F.linear(x, other, bias)
+        torch.testing.assert_close(feed_forward(layer, x), layer.final_layer_norm(x + layer.fc2(gated)))
+    assert build_model({}).decoder.layers[0].fc1.out_features == width

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from argparse import Namespace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from fairseq_diverse.analysis.size import count_parameters
 from fairseq_diverse.host import programs
 from fairseq_diverse.host.data import numbered_words
 from fairseq_diverse.models import t5_names
-from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import models, properties
 from tests.cases import batch, build_model
 
@@ -132,9 +130,8 @@ def test_greedy_and_beam_search_equal_those_of_transformers(version, monkeypatch
     for seed, beam in itertools.product(range(8), (1, 4)):
         source, _ = sentences(seed)
         given = {"num_beams": beam, "early_stopping": beam > 1, "max_new_tokens": 30, "min_new_tokens": 1}
-        expected = model.generate(
-            input_ids=source, attention_mask=(source != 0).long(), bad_words_ids=[[0]], do_sample=False, **given
-        )
+        given |= {"attention_mask": (source != 0).long(), "bad_words_ids": [[0]], "do_sample": False}
+        expected = model.generate(input_ids=source, **given)
         generator = SequenceGenerator([mine], dictionary, beam_size=beam, max_len_a=0, max_len_b=29)
         net_input = {"src_tokens": here[source], "src_lengths": (source != 0).sum(1)}
         for line, hypotheses in zip(expected, generator.generate([mine], {"net_input": net_input}), strict=True):
@@ -204,30 +201,6 @@ def test_a_plain_t5_starts_one_with_evolving_attention():
 def test_a_new_process_loads_them_all():
     systems = [{"arch": "diverse_t5", **SYSTEMS[name]} for name in SYSTEMS if name != "whole"]
     assert max(properties.reload(systems)) <= 1e-5
-
-
-def test_in_bfloat16():
-    model = build_model({"arch": "wang2021_evolving_t5"}).eval()
-    expected = model(**batch())[0]
-    got = model.bfloat16()(**batch())[0]
-    assert got.dtype == torch.bfloat16
-    torch.testing.assert_close(got.float(), expected, atol=0.15, rtol=0.1)
-    got.float().sum().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-def test_what_is_no_t5_is_refused():
-    for flags, message in (
-        ({"t5_version": "2"}, "--t5-version 2: allowed are 1.0 and 1.1"),
-        ({"head_width": -1}, "--head-width -1: at least 1, or 0 for width / heads"),
-        ({"decoder_embed_dim": 48}, "--decoder-embed-dim 48: T5 has one width, --encoder-embed-dim 24"),
-        ({"layernorm_embedding": True}, "--layernorm-embedding: diverse_t5 has none; leave it out"),
-        ({"encoder_attention_heads": 5}, "--encoder-attention-heads 5: must divide the width --encoder-embed-dim 24"),
-        ({"position_bias_buckets": 7}, "--position-bias-buckets 7: must be even, from 4 to 1,024"),
-        ({"position_bias_distance": 16}, "--position-bias-distance 16: must be above half of the 32 buckets"),
-    ):
-        with pytest.raises(UserError, match=re.escape(message)):
-            build_model({"arch": "diverse_t5", **flags})
 
 
 def test_padding_has_a_learned_vector_with_which_the_decoder_starts():

@@ -2,16 +2,12 @@
 
 import math
 
+from tests.reference.lists import dot, mean
+
 
 def cosine(a, b):
-    norms = [math.sqrt(sum(x * x for x in v)) for v in (a, b)]
-    if min(norms) <= 1e-8:
-        return 0.0
-    return sum(x * y for x, y in zip(a, b, strict=True)) / (norms[0] * norms[1])
-
-
-def _mean(values):
-    return sum(values) / len(values) if values else 0.0
+    norms = [math.sqrt(dot(v, v)) for v in (a, b)]
+    return dot(a, b) / (norms[0] * norms[1]) if min(norms) > 1e-8 else 0.0
 
 
 def cosine_agreement(vectors, valid):
@@ -21,8 +17,8 @@ def cosine_agreement(vectors, valid):
         heads = range(len(sentence))
         for t, is_real in enumerate(real):
             if is_real:
-                figures.append(_mean([cosine(sentence[i][t], sentence[j][t]) for i in heads for j in heads]))
-    return _mean(figures)
+                figures.append(mean([cosine(sentence[i][t], sentence[j][t]) for i in heads for j in heads]))
+    return mean(figures)
 
 
 def difference_agreement(weights, valid):
@@ -42,13 +38,9 @@ def position_agreement(weights, valid):
         heads = range(len(sentence))
         for t, is_real in enumerate(real):
             if is_real:
-                pairs = [
-                    sum(abs(a * b) for a, b in zip(sentence[i][t], sentence[j][t], strict=True))
-                    for i in heads
-                    for j in heads
-                ]
-                figures.append(_mean(pairs))
-    return _mean(figures)
+                rows = [[abs(weight) for weight in one[t]] for one in sentence]
+                figures.append(mean([dot(rows[i], rows[j]) for i in heads for j in heads]))
+    return mean(figures)
 
 
 def centred(vectors, valid):

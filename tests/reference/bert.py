@@ -16,8 +16,8 @@ def embedded(words, of_word, of_segment, of_position, gain, bias):
     for position, (word, segment) in enumerate(zip(words, segment_numbers(words), strict=True)):
         summed = [a + b + c for a, b, c in zip(of_word[word], of_segment[segment], of_position[position], strict=True)]
         mean = sum(summed) / len(summed)
-        variance = sum((value - mean) ** 2 for value in summed) / len(summed)
+        variance = sum((x - mean) ** 2 for x in summed) / len(summed)
         rows.append(
-            [(value - mean) / (variance + 1e-12) ** 0.5 * g + b for value, g, b in zip(summed, gain, bias, strict=True)]
+            [(x - mean) / (variance + 1e-12) ** 0.5 * g + b for x, g, b in zip(summed, gain, bias, strict=True)]
         )
     return rows

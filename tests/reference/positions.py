@@ -2,6 +2,8 @@
 
 import math
 
+from tests.reference.lists import dot, linear
+
 
 def rotated(vectors, first=0):
     """Lists of D numbers at positions first, first + 1, ..."""
@@ -31,7 +33,7 @@ def alibi(heads, queries, keys):
 
 
 def rms_normed(vector, gain):
-    size = math.sqrt(sum(x * x for x in vector) / len(vector) + 1e-6)
+    size = math.sqrt(dot(vector, vector) / len(vector) + 1e-6)
     return [g * x / size for x, g in zip(vector, gain, strict=True)]
 
 
@@ -42,16 +44,8 @@ def random_logits(table, positions, queries):
 
 def dense_logits(vectors, inner, inner_bias, outer, outer_bias):
     """One head and sentence."""
-    out = []
-    for x in vectors:
-        hidden = [
-            max(0, sum(w * a for w, a in zip(row, x, strict=True)) + b)
-            for row, b in zip(inner, inner_bias, strict=True)
-        ]
-        out.append(
-            [sum(w * a for w, a in zip(row, hidden, strict=True)) + b for row, b in zip(outer, outer_bias, strict=True)]
-        )
-    return out
+    hidden = [[max(0, value) for value in linear(x, inner, inner_bias)] for x in vectors]
+    return [linear(row, outer, outer_bias) for row in hidden]
 
 
 def t5_bucket(distance, both, buckets, farthest):

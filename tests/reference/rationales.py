@@ -3,37 +3,22 @@
 import math
 from itertools import pairwise
 
+import numpy as np
+
+from tests.reference.lists import dot, linear, sigmoid, softmax
+
 
 def lime(kept: list[list[int]], probabilities: list[float]) -> list[float]:
-    """Coefficients of the words by Gaussian elimination of the normal equations; the last unknown is the intercept."""
+    """Coefficients of the words by the normal equations; the last unknown is the intercept, which has no penalty."""
     words = len(kept[0])
-    weights = []
-    for row in kept:
-        dot = sum(row)
-        cosine = dot / (math.sqrt(dot) * math.sqrt(words)) if dot else 0.0
-        distance = 100 * (1 - cosine)
-        weights.append(math.sqrt(math.exp(-(distance**2) / 25**2)))
-    size = words + 1
-    system = [[0.0] * (size + 1) for _ in range(size)]
-    for row, probability, weight in zip(kept, probabilities, weights, strict=True):
-        inputs = [*row, 1]
-        for i in range(size):
-            for j in range(size):
-                system[i][j] += weight * inputs[i] * inputs[j]
-            system[i][size] += weight * inputs[i] * probability
-    for i in range(words):
-        system[i][i] += 1.0
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda row: abs(system[row][i]))
-        system[i], system[pivot] = system[pivot], system[i]
-        for row in range(i + 1, size):
-            factor = system[row][i] / system[i][i]
-            for column in range(i, size + 1):
-                system[row][column] -= factor * system[i][column]
-    found = [0.0] * size
-    for i in reversed(range(size)):
-        found[i] = (system[i][size] - sum(system[i][j] * found[j] for j in range(i + 1, size))) / system[i][i]
-    return found[:words]
+    left, right = np.diag([1.0] * words + [0.0]), np.zeros(words + 1)
+    for row, probability in zip(kept, probabilities, strict=True):
+        cosine = sum(row) / (math.sqrt(sum(row)) * math.sqrt(words)) if sum(row) else 0.0
+        weight = math.sqrt(math.exp(-((100 * (1 - cosine)) ** 2) / 25**2))
+        inputs = np.array([*row, 1])
+        left += weight * np.outer(inputs, inputs)
+        right += weight * inputs * probability
+    return np.linalg.solve(left, right)[:words].tolist()
 
 
 def auprc(scores: list[float], evidence: list[int]) -> float:
@@ -79,24 +64,14 @@ def macro_f1(predictions: list[str], labels: list[str]) -> float:
     return total / len(classes)
 
 
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
 def lstm(states: list[list[float]], weights: dict[str, list], suffix: str) -> list[list[float]]:
     """One direction of an LSTM (Hochreiter and Schmidhuber, 1997), gates in torch's order i, f, g, o."""
-    w_in, w_out, b_in, b_out = (
-        weights[f"lstm.{name}_l0{suffix}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    )
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    w_in, w_out, b_in, b_out = (weights[f"lstm.{name}_l0{suffix}"] for name in names)
     size = len(w_out[0])
     hidden, cell, found = [0.0] * size, [0.0] * size, []
     for x in states:
-        gates = []
-        for row in range(4 * size):
-            total = b_in[row] + b_out[row]
-            total += sum(w_in[row][k] * x[k] for k in range(len(x)))
-            total += sum(w_out[row][k] * hidden[k] for k in range(size))
-            gates.append(total)
+        gates = [a + b for a, b in zip(linear(x, w_in, b_in), linear(hidden, w_out, b_out), strict=True)]
         for k in range(size):
             keep, forget, output = (sigmoid(gates[part * size + k]) for part in (0, 1, 3))
             cell[k] = forget * cell[k] + keep * math.tanh(gates[2 * size + k])
@@ -110,19 +85,14 @@ def reader(states: list[list[float]], weights: dict[str, list]) -> list[float]:
     forward, backward = lstm(states, weights, ""), lstm(states[::-1], weights, "_reverse")[::-1]
     h = [one + other for one, other in zip(forward, backward, strict=True)]
 
-    def linear(x: list[float], name: str) -> list[float]:
-        bias = weights.get(f"{name}.bias", [0.0] * len(weights[f"{name}.weight"]))
+    def layer(x: list[float], name: str) -> list[float]:
         rows = weights[f"{name}.weight"]
-        return [b + sum(w * value for w, value in zip(row, x, strict=True)) for row, b in zip(rows, bias, strict=True)]
+        return linear(x, rows, weights.get(f"{name}.bias", [0.0] * len(rows)))
 
     logits = []
     for state in h:
-        mixed = [math.tanh(a + q) for a, q in zip(linear(state, "project"), weights["query"], strict=True)]
-        logits.append(linear(mixed, "score")[0])
-    exponentials = [math.exp(logit) for logit in logits]
-    pooled = [0.0] * len(h[0])
-    for state, weight in zip(h, exponentials, strict=True):
-        for k, value in enumerate(state):
-            pooled[k] += weight / sum(exponentials) * value
-    inner = [max(0.0, value) for value in linear(pooled, "classifier.0")]
-    return linear(inner, "classifier.3")
+        mixed = [math.tanh(a + q) for a, q in zip(layer(state, "project"), weights["query"], strict=True)]
+        logits.append(layer(mixed, "score")[0])
+    pooled = [dot(softmax(logits), column) for column in zip(*h, strict=True)]
+    inner = [max(0.0, value) for value in layer(pooled, "classifier.0")]
+    return layer(inner, "classifier.3")

