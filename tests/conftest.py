@@ -32,6 +32,7 @@ def output_of(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What a command prints that ends well."""
 
     def run(*words: object) -> str:
+        capsys.readouterr()
         assert not main([*map(str, words)])
         return capsys.readouterr().out
 

@@ -38,7 +38,8 @@ from fairseq_diverse.host import starting
 from fairseq_diverse.preparation import steps
 from fairseq_diverse.syntax import parse
 
-USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"
+ROOT = Path(__file__).resolve().parents[2]
+USER_DIR = ROOT / "fairseq_diverse"
 
 TINY = (
     "--arch diverse_transformer_tiny --share-all-embeddings --dropout 0.1 --optimizer adam --lr 0.005 "
@@ -56,7 +57,7 @@ DEVICES = ("cpu", pytest.param("cuda", marks=ON_A_GPU))
 
 def shared_data(name: str) -> Path:
     """A folder of real data; without it the test skips, or fails where ``CI=true`` but on GitHub, which has none."""
-    data = Path(os.environ.get("FAIRSEQ_DIVERSE_DATA", USER_DIR.parents[1] / "shared/data")) / name
+    data = Path(os.environ.get("FAIRSEQ_DIVERSE_DATA", ROOT.parent / "shared/data")) / name
     if not data.is_dir():
         message = f"{data} is absent; set FAIRSEQ_DIVERSE_DATA to the directory that holds {name}"
         here = os.environ.get("CI") == "true" and "GITHUB_ACTIONS" not in os.environ
@@ -78,17 +79,17 @@ def make_bert(folder: Path, pieces: Sequence[str]) -> Path:
 
 
 def run(
-    tool: str, *args: object, user_dir: bool = True, check: bool = True, new_process: bool = False, **options: Any
+    tool: str, *args: object, user_dir: Path | None = USER_DIR, check: bool = True, fork: bool = True, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """``fairseq-<tool> args...`` in a child process.
 
     By default a fork of this process (``Fork``), which is seconds faster since fairseq is already imported.
-    ``new_process`` starts a new Python; so does ``user_dir=False``, since the plugin is registered in this process.
+    ``fork=False`` starts a new Python; so does ``user_dir=None``, since the plugin is registered in this process.
     """
     command = [sys.executable, "-m", f"fairseq_cli.{tool}", *map(str, args)]
     if user_dir:
-        command += ["--user-dir", str(USER_DIR)]
-    if new_process or not user_dir or options:
+        command += ["--user-dir", str(user_dir)]
+    if not fork or not user_dir or options:
         result = subprocess.run(command, capture_output=True, text=True, **options)
     else:
         result = Fork(command).wait()
@@ -101,6 +102,13 @@ def cli(*args: object, fails: int = 0, **options: Any) -> subprocess.CompletedPr
     """``fairseq-diverse args...`` in a fork of this process, as are the steps of a ``run``; ``cwd`` and ``env`` as for
     ``subprocess.run``. ``fails`` is the exit code."""
     done = Fork([sys.executable, "-m", "fairseq_diverse.cli", *map(str, args)], **options).wait()
+    assert done.returncode == fails, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+def script(path: str, *args: object, fails: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A bash script of the repository; ``fails`` is the exit code."""
+    done = subprocess.run([ROOT / path, *map(str, args)], capture_output=True, text=True, **options)
     assert done.returncode == fails, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 
@@ -132,7 +140,7 @@ def _run_to_end(
     command: list[str], cwd: Path, stdout: int, stderr: int, **text: str
 ) -> subprocess.CompletedProcess[str]:
     assert "fairseq_cli.preprocess" in command[:4] and stdout == subprocess.PIPE
-    return Fork(command, cwd=cwd, stderr=stderr).wait()
+    return Fork(command, stderr=stderr, cwd=cwd).wait()
 
 
 @functools.cache
@@ -148,80 +156,60 @@ def parse_settings_once() -> None:
         convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", *flags.split()]))
 
 
-def _module_first(command: list[str]) -> list[str]:
-    """Without the module through which a new process would import less."""
-    return [*command[:2], *command[3:]] if command[2] == starting.__name__ else command
-
-
 class Fork:
-    """``python -m MODULE ...`` as a fork of this process; MODULE is of ``fairseq_cli``, or ``fairseq_diverse.cli``.
+    """``subprocess.Popen`` of ``python -m MODULE ...`` as a fork of this process; MODULE is of ``fairseq_cli``, or
+    ``fairseq_diverse.cli``.
 
     Where there is a GPU, a new process: torch refuses every call for CUDA in a fork of a process that asked for it, and
     fairseq keeps the state of CUDA's generator even with ``--cpu``.
     """
 
-    def __init__(
-        self,
-        command: list[str],
-        cwd: str | Path | None = None,
-        env: dict[str, str] | None = None,
-        stderr: int = subprocess.PIPE,
-    ) -> None:
-        self.command = command = _module_first(command)
-        module = importlib.import_module(command[2])
-        if module is not fairseq_diverse.cli:
+    def __init__(self, command: list[str], stdout: Any = None, stderr: Any = None, **options: Any) -> None:
+        """``options`` are ``cwd``, ``env`` and ``preexec_fn``; without a file for its output, ``wait`` returns it."""
+        lighter = command[2] == starting.__name__  # the module through which a new process imports less
+        self.command = command = [*command[:2], *command[3:]] if lighter else command
+        if command[2] != "fairseq_diverse.cli":
             fairseq_diverse.register()
         parse_settings_once()
-        self._out, err = (tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2))  # noqa: SIM115
-        self._err = self._out if stderr == subprocess.STDOUT else err
-        if torch.cuda.is_available():
-            self._popen = subprocess.Popen(command, cwd=cwd, env=env, stdout=self._out, stderr=self._err)
-        self._process = self._popen.pid if torch.cuda.is_available() else os.fork()
-        if not self._process:
-            _work(command, self._out, self._err, cwd, env)
-
-    def wait(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-        ended = os.pidfd_open(self._process)
-        try:
-            if not select.select([ended], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self.command, timeout or 0)
-        except BaseException:
-            os.kill(self._process, signal.SIGKILL)
-            raise
-        finally:
-            os.close(ended)
-            _, status = os.waitpid(self._process, 0)
-        texts = []
-        for file in dict.fromkeys((self._out, self._err)):
-            file.seek(0)
-            texts.append(file.read())
-            file.close()
-        return subprocess.CompletedProcess(self.command, os.waitstatus_to_exitcode(status), texts[0], texts[-1])
-
-
-class ForkedStep:
-    """What ``execution`` needs of ``subprocess.Popen``, as a fork."""
-
-    def __init__(self, command: list[str], stdout: IO[bytes], env: dict[str, str], preexec_fn: Any, **_: Any) -> None:
+        self._texts = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115
+        out = stdout or self._texts[0]
+        err = out if stderr == subprocess.STDOUT else stderr or self._texts[1]
         self.returncode: int | None = None
-        command = _module_first(command)
-        self.pid = os.fork()
-        if not self.pid:
-            preexec_fn()
-            _work(command, stdout, stdout, None, env)
+        if torch.cuda.is_available():
+            self._popen = subprocess.Popen(command, stdout=out, stderr=err, **options)
+            self.pid = self._popen.pid
+        elif not (process := os.fork()):
+            _work(command, out, err, **options)
+        else:
+            self.pid = process
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
-    def wait(self) -> None:
-        _, status = os.waitpid(self.pid, 0)
-        self.returncode = os.waitstatus_to_exitcode(status)
+    def wait(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+        ended = os.pidfd_open(self.pid)
+        try:
+            if not select.select([ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.command, timeout or 0)
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            os.close(ended)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        texts = []
+        for file in self._texts:
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        return subprocess.CompletedProcess(self.command, self.returncode, *texts)
 
 
 def _work(
-    command: list[str], out: IO[Any], err: IO[Any], cwd: str | Path | None, env: dict[str, str] | None
+    command: list[str], out: IO[Any], err: IO[Any], cwd: Any = None, env: Any = None, preexec_fn: Any = list, **_: Any
 ) -> NoReturn:
     """``python -m MODULE ...`` in a child process just forked."""
+    preexec_fn()
     gc.freeze()  # what is the parent's is not searched, and so stays shared
     code, module = 1, importlib.import_module(command[2])
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they are the parent's
@@ -240,8 +228,8 @@ def _work(
         if module is fairseq_diverse.cli:
             logging.root.handlers.clear()  # main makes its own
             with preprocess_in_a_fork(), pytest.MonkeyPatch.context() as patch:
-                patch.setattr(execution, "Popen", ForkedStep)
-                patch.setattr(cli_run, "subprocess", SimpleNamespace(run=_in_a_fork))
+                patch.setattr(execution, "Popen", Fork)
+                patch.setattr(cli_run, "subprocess", SimpleNamespace(run=_run_here))
                 patch.setattr(parse, "parallel_map", in_this_process)
                 code = module.main()
         else:
@@ -264,16 +252,13 @@ def _work(
             os._exit(code)
 
 
+def _run_here(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return Fork(command, sys.stdout, sys.stderr).wait()
+
+
 def in_this_process(function: Callable[[Any], Any], items: Any, *_: int, **__: int) -> nullcontext[Any]:
     """In place of ``parallel_map``."""
     return nullcontext(map(function, items))
-
-
-def _in_a_fork(command: list[str]) -> SimpleNamespace:
-    process = os.fork()
-    if not process:
-        _work(command, sys.stdout, sys.stderr, None, None)
-    return SimpleNamespace(returncode=os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 
 
 CLIENT = """
@@ -320,14 +305,11 @@ def _serve(listening: socket.socket) -> NoReturn:
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             size, files, _, _ = socket.recv_fds(asking, 10, 3)
-            program = os.fork()
-            if not program:
-                cwd, words, environment = json.loads(asking.recv(int(size), socket.MSG_WAITALL))
-                os.dup2(files[0], 0)
-                out, err = (os.fdopen(file, "wb") for file in files[1:])
-                _work([sys.executable, "-m", *words], out, err, cwd, environment)
-            _, status = os.waitpid(program, 0)
-            asking.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+            cwd, words, environment = json.loads(asking.recv(int(size), socket.MSG_WAITALL))
+            os.dup2(files[0], 0)
+            out, err = (os.fdopen(file, "wb") for file in files[1:])
+            done = Fork([sys.executable, "-m", *words], out, err, cwd=cwd, env=environment).wait()
+            asking.sendall(str(done.returncode).encode())
             os._exit(0)
         asking.close()
 

@@ -53,6 +53,7 @@ def gpt2_files(folder: Path) -> None:
     """Files in the format of GPT-2's subwords: 256 bytes and the merge of i and n."""
     from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
+    folder.mkdir(exist_ok=True)
     symbols = [*bytes_to_unicode().values(), "in"]
     (folder / "encoder.json").write_text(json.dumps({symbol: number for number, symbol in enumerate(symbols)}))
     (folder / "vocab.bpe").write_text("#version: 0.2\ni n\n")

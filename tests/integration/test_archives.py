@@ -15,8 +15,8 @@ from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import locked
 from tests.archives import tarred, zipped
-from tests.integration.commands import cli, shared_data
-from tests.integration.test_prepare import COMMAND, REPOSITORY, WORDS, lines_of
+from tests.integration.commands import cli, script, shared_data
+from tests.integration.test_prepare import COMMAND, WORDS, lines_of
 
 LEXICON = WORDS | {
     "fr": ["un", "homme", "marche", "vite", "dans", "la", "vieille", "ville", "et", "regarde", "les", "maisons"],
@@ -85,26 +85,14 @@ def iwslt(year: int, talks: tuple[str, ...], folder: str = "de-en") -> dict[str,
     return members | {f"{folder}/README": b"?", f"{folder}/train.en": b"?"}
 
 
-def europarl(*languages: str) -> dict[str, bytes]:
-    members: dict[str, bytes] = {}
-    for language in languages:
-        members |= pair(f"training/europarl-v7.{language}-en.{{}}", plain, 0, language, "en")
-    return members
-
-
-def commoncrawl(*languages: str) -> dict[str, bytes]:
-    members: dict[str, bytes] = {}
-    for language in languages:
-        members |= pair(f"commoncrawl.{language}-en.{{}}", plain, 20, language, "en")
-        members |= {f"commoncrawl.{language}-en.annotation": b"?\n"}
-    return members
+def with_english(name: str, first: int, *languages: str) -> dict[str, bytes]:
+    """Pairs of several languages, each with English."""
+    pairs = [pair(f"{name}.{language}-en.{{}}", plain, first, language, "en") for language in languages]
+    return {member: content for members in pairs for member, content in members.items()}
 
 
 def commentary(folder: str, version: int, *languages: str) -> dict[str, bytes]:
-    members: dict[str, bytes] = {}
-    for language in languages:
-        members |= pair(f"{folder}/news-commentary-v{version}.{language}-en.{{}}", plain, 40, language, "en")
-    return members
+    return with_english(f"{folder}/news-commentary-v{version}", 40, *languages)
 
 
 DEV = {
@@ -123,8 +111,9 @@ FULL = {
     **both_sgm("test-full", "newstest2014", "fren", "en", "fr", 250),
 }
 WMT = {
-    "training-parallel-europarl-v7.tgz": europarl("de", "fr", "cs"),
-    "training-parallel-commoncrawl.tgz": commoncrawl("de", "fr", "cs"),
+    "training-parallel-europarl-v7.tgz": with_english("training/europarl-v7", 0, "de", "fr", "cs"),
+    "training-parallel-commoncrawl.tgz": with_english("commoncrawl", 20, "de", "fr", "cs")
+    | {f"commoncrawl.{language}-en.annotation": b"?\n" for language in ("de", "fr", "cs")},
     "dev.tgz": DEV,
     "test-full.tgz": FULL,
 }
@@ -136,6 +125,11 @@ WMT17 = WMT | {
         **both_sgm("test", "newstest2017", "encs", "en", "cs", 260),
         **both_sgm("test", "newstest2017", "zhen", "zh", "en", 260),
     },
+}
+FRENCH = {
+    "training-parallel-nc-v9.tgz": commentary("training", 9, "de", "fr"),
+    "training-parallel-un.tgz": pair("un/undoc.2000.fr-en.{}", plain, 60, "fr", "en"),
+    "training-giga-fren.tar": pair("giga-fren.release2.fixed.{}.gz", lambda x: gzip.compress(plain(x)), 80, "en", "fr"),
 }
 CWMT = {
     "casia2015.zip": {"casia2015/casia2015_{}.txt": 80},
@@ -180,19 +174,9 @@ NUMBERS = {  # data set: archives; then the numbers of the sentences that each r
         {"train": [(0, 20), (20, 20), (40, 20)], "newstest2013": [(210, 4)], "newstest2014": [(250, 4)]},
     ),
     "wmt14_en_fr": (
-        WMT
-        | {
-            "training-parallel-nc-v9.tgz": commentary("training", 9, "de", "fr"),
-            "training-parallel-un.tgz": pair("un/undoc.2000.fr-en.{}", plain, 60, "fr", "en"),
-            "training-giga-fren.tar": pair(
-                "giga-fren.release2.fixed.{}.gz", lambda lines: gzip.compress(plain(lines)), 80, "en", "fr"
-            ),
-        },
-        {
-            "train": [(0, 20), (20, 20), (60, 20), (40, 20), (80, 20)],
-            "newstest2012_2013": [(200, 4), (210, 4)],
-            "newstest2014": [(250, 4)],
-        },
+        WMT | FRENCH,
+        {"train": [(0, 20), (20, 20), (60, 20), (40, 20), (80, 20)], "newstest2012_2013": [(200, 4), (210, 4)],
+         "newstest2014": [(250, 4)]},
     ),
     "wmt17_en_de": (WMT17, NEWSTESTS | {"train": [(0, 20), (20, 20), (40, 20), (60, 20)]}),
     "wmt17_en_cs": (
@@ -207,25 +191,12 @@ NUMBERS = {  # data set: archives; then the numbers of the sentences that each r
             "dev.tgz": DEV,
             "test.tgz": WMT17["test.tgz"],
         },
-        {
-            "train": [(first, 20) for first in (40, 60, 80, 100, 120, 140, 160, 180, 200, 220)],
-            "newsdev2017": [(240, 4)],
-            "newstest2017": [(260, 4)],
-        },
+        {"train": [(n, 20) for n in range(40, 240, 20)], "newsdev2017": [(240, 4)], "newstest2017": [(260, 4)]},
     ),
-}
+}  # fmt: skip
 BY_COMMAND = ("nc11_en_cs", "wmt14_en_fr")  # one script per campaign is enough: all pass on the name of the pair
 # the largest size for which sentencepiece has enough text
 SMALL = {"iwslt16_de_en": 90, "wmt17_en_de": 90, "wmt17_en_cs": 70}
-
-
-def call(command: list[object], folder: Path, fails: int = 0) -> subprocess.CompletedProcess[str]:
-    if command[0] == COMMAND:
-        done = cli(*command[1:], cwd=folder)
-    else:
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == fails, done.stderr
-    return done
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -233,18 +204,15 @@ def test_every_data_set_is_made_from_its_archives(name, tmp_path):
     archives, files = NUMBERS[name]
     write(tmp_path / "archives", archives)
     campaign, source, target = name.split("_")
-    flags = ["--no-download"]
-    if name in SMALL:
+    if name in (*SMALL, *BY_COMMAND):
         config = OmegaConf.load(config_path("data", name))
-        config.bpe.size = SMALL[name]
+        config.bpe.size = SMALL.get(name, config.bpe.size)
         OmegaConf.save(config, tmp_path / f"{name}.yaml")
-        command = [COMMAND, "prepare", f"{name}.yaml", "--archives", "archives", "--out", "out"]
-    elif name in BY_COMMAND:
-        command = [COMMAND, "prepare", name, "--archives", "archives", "--out", "out"]
+        flags = ("--archives", "archives", "--out", "out", "--no-download")
+        said = cli("prepare", name if name in BY_COMMAND else f"{name}.yaml", *flags, cwd=tmp_path).stderr
     else:
-        script = f"prepare-{'wmt16' if campaign == 'nc11' else campaign}.sh"
-        command = [REPOSITORY / "data-prep" / script, "archives", "out", f"{source}-{target}"]
-    said = call([*command, *flags], tmp_path).stderr
+        path = f"data-prep/prepare-{'wmt16' if campaign == 'nc11' else campaign}.sh"
+        said = script(path, "archives", "out", f"{source}-{target}", "--no-download", cwd=tmp_path).stderr
     raw = tmp_path / "archives" / name
     for prefix, ranges in files.items():
         for language in (source, target):
@@ -274,7 +242,7 @@ def counted(folder: Path, **counts: int) -> list[object]:
     for part in config.sources.files.test:
         part.lines = 3
     OmegaConf.save(config, folder / "mine.yaml")
-    return [COMMAND, "prepare", "mine.yaml", "--archives", "archives", "--out", "out"]
+    return ["prepare", "mine.yaml", "--archives", "archives", "--out", "out"]
 
 
 def test_every_23rd_pair_that_the_filter_keeps_is_held_out(tmp_path):
@@ -284,7 +252,7 @@ def test_every_23rd_pair_that_the_filter_keeps_is_held_out(tmp_path):
     members["de-en/train.tags.de-en.de"] = tags(german)
     write(tmp_path / "archives", {"de-en.tgz": members})
     command = counted(tmp_path, train=47, valid=2, test=15)
-    assert not of_counts(call([*command, "--workers", "2", "--strict-counts"], tmp_path).stderr)
+    assert not of_counts(cli(*command, "--workers", 2, "--strict-counts", cwd=tmp_path).stderr)
     text, english = tmp_path / "out/text", sentences("en", 0, 50)
     assert lines_of(text / "valid.en") == [english[23], english[46]]
     assert lines_of(text / "train.en") == [english[i] for i in range(50) if i not in (2, 23, 46)]
@@ -295,21 +263,21 @@ def test_counts_that_differ_are_a_warning_and_with_strict_counts_an_error(tmp_pa
     write(tmp_path / "archives", {"de-en.tgz": iwslt(14, TALKS_14)})
     command = counted(tmp_path, train=160239, valid=2)
     for _ in range(2):
-        said = call([*command, "--strict-counts"], tmp_path, fails=2).stderr.splitlines()[-1]
+        said = cli(*command, "--strict-counts", cwd=tmp_path, fails=2).stderr.splitlines()[-1]
         assert "train: 48 pairs kept, 160,239 are expected" in said
         assert f"{tmp_path / 'out'} is complete all the same, or leave out --strict-counts" in said
     for flags in ([], ["--accept-counts"]):
-        done = call([*command, *flags], tmp_path)
+        done = cli(*command, *flags, cwd=tmp_path)
         assert done.stdout == f"already prepared: {tmp_path / 'out'}\n"
         assert done.stderr == "warning: train: 48 pairs kept, 160,239 are expected\n"
     config = OmegaConf.load(tmp_path / "mine.yaml")
     config.bpe.size = 50
     OmegaConf.save(config, tmp_path / "mine.yaml")
-    assert "add --overwrite" in call(command, tmp_path, fails=2).stderr
+    assert "add --overwrite" in cli(*command, cwd=tmp_path, fails=2).stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["archives", "mine.yaml", "out"]
     config.sources.files.test[0].lines = 887
     OmegaConf.save(config, tmp_path / "mine.yaml")
-    said = call([*command, "--strict-counts"], tmp_path, fails=2).stderr.splitlines()[-1]
+    said = cli(*command, "--strict-counts", cwd=tmp_path, fails=2).stderr.splitlines()[-1]
     member = "de-en/IWSLT14.TED.dev2010.de-en.de.xml"
     assert f"de-en.tgz: {member} has 3 lines, 887 are expected; replace the archive, or leave out --strict" in said
 
@@ -319,24 +287,24 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path):
     command = counted(tmp_path)
     for folder in ("archives", ".out.part"):
         with locked(tmp_path / folder):
-            said = call(command, tmp_path, fails=2).stderr.splitlines()[-1]
+            said = cli(*command, cwd=tmp_path, fails=2).stderr.splitlines()[-1]
         assert re.search(f"process {os.getpid()} is working on .*{folder}$", said)
 
 
 def test_offline_the_script_lists_archives_and_folder(tmp_path):
-    script = REPOSITORY / "data-prep/prepare-wmt17.sh"
-    said = call([script, "archives", "out", "zh-en", "--no-download"], tmp_path, fails=2).stderr.splitlines()
+    flags = ("archives", "out", "zh-en", "--no-download")
+    said = script("data-prep/prepare-wmt17.sh", *flags, fails=2, cwd=tmp_path).stderr.splitlines()
     assert said[0] == f"fairseq-diverse prepare: 10 archives are missing; put into {tmp_path / 'archives'}:"
     assert "  dev.tgz  https://data.statmt.org/wmt17/translation-task/dev.tgz" in said
     assert [line.split()[0] for line in said if "by hand" in line] == sorted(CWMT)
-    asked = [COMMAND, "prepare", "wmt14_en_de", "iwslt16_de_en", "wmt17_zh_en", "--archives", "archives"]
-    said = call(asked, tmp_path, fails=2).stderr.splitlines()  # of all, before anything is downloaded
+    asked = ["prepare", "wmt14_en_de", "iwslt16_de_en", "wmt17_zh_en", "--archives", "archives"]
+    said = cli(*asked, cwd=tmp_path, fails=2).stderr.splitlines()  # of all, before anything is downloaded
     assert said[0] == f"fairseq-diverse prepare: 7 archives are missing; put into {tmp_path / 'archives'}:"
     assert [line.split()[0] for line in said[1:] if "by hand" in line] == ["2016-01.tgz", *sorted(CWMT)]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_incompatible_flags_are_refused(tmp_path):
+def test_incompatible_flags_are_refused():
     for flags, words in (
         (["multi30k_en_de", "--archives", "x"], "multi30k_en_de names no sources"),
         (["iwslt14_de_en", "--raw", "x", "--accept-counts"], "go with --archives"),
@@ -344,18 +312,7 @@ def test_incompatible_flags_are_refused(tmp_path):
         (["iwslt14_de_en"], "iwslt14_de_en: where are its files? Give --raw DIR or --archives DIR"),
         (["iwslt14_de_en", "probing", "--archives", "x", "--out", "y"], "--out y: is for one NAME"),
     ):
-        assert words in call([COMMAND, "prepare", *flags], tmp_path, fails=2).stderr
-
-
-@pytest.mark.parametrize("campaign", ["iwslt14", "iwslt16", "wmt14", "wmt16", "wmt17"])
-def test_the_scripts_print_their_usage(campaign, tmp_path):
-    script = REPOSITORY / f"data-prep/prepare-{campaign}.sh"
-    data = "nc11" if campaign == "wmt16" else campaign
-    pairs = "|".join(name.removeprefix(f"{data}_").replace("_", "-") for name in NUMBERS if name.startswith(data))
-    for arguments in ([], ["archives"], ["archives", "out", "en-xx"], ["--help"]):
-        said = call([script, *arguments], tmp_path, fails=2).stderr
-        usage = f"usage: [TREES=dependency|constituency|both] {script.name} ARCHIVES OUT [{pairs}] [FLAG...]"
-        assert said.splitlines()[0] == usage
+        assert words in cli("prepare", *flags, fails=2).stderr
 
 
 @pytest.mark.parametrize("language", ["de", "en"])

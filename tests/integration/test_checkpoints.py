@@ -13,7 +13,7 @@ from fairseq_diverse.host import loading as host_loading
 from fairseq_diverse.models import loading
 from fairseq_diverse.models.plain import to_fairseq
 from tests.integration.commands import TINY, run
-from tests.integration.training import refused, train_in_two_processes
+from tests.integration.training import refused, train_in_two
 
 TRAIN = [
     *TINY.split(),
@@ -117,6 +117,6 @@ def test_generate_with_an_average(data, model, tmp_path):
 def test_resume_in_two_processes_and_then_in_one(data, model):
     """The first resumes a checkpoint of --eval-bleu; the second one that was written after loading the first."""
     common = [data, *TRAIN, "--save-dir", model]
-    assert "checkpoint_last.pt (epoch 2 @" in train_in_two_processes(*common, "--max-epoch", 2)
+    assert "checkpoint_last.pt (epoch 2 @" in train_in_two(*common, "--max-epoch", 2)
     alone = run("train", *common, "--max-epoch", 3)
     assert "checkpoint_last.pt (epoch 3 @" in alone.stdout + alone.stderr

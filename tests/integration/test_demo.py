@@ -1,15 +1,18 @@
-"""`fairseq-diverse demo` with a tiny model: every step, resumed, and what fails."""
+"""`fairseq-diverse demo` with a tiny model: every step, resumed, and what fails; the cells of docs/tutorial.ipynb."""
 
-import os
+import base64
+import json
 import re
 import shlex
+import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
 
 from fairseq_diverse.cli import build_parser
 from fairseq_diverse.toy import corpus
-from tests.integration.commands import cli
+from tests.integration.commands import cli, preprocess_in_a_fork
 from tests.integration.test_run import SIZE, UPDATES
 
 
@@ -23,15 +26,9 @@ def asked(tmp_path, monkeypatch) -> list[str]:
     return ["demo", "--sentences", "300", "--size", str(size), "--updates", "12", "--rows", "baseline,lpea"]
 
 
-def demo(folder: Path, *words: str, status: int = 0) -> tuple[str, str]:
-    done = cli(*words, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout, done.stderr
-
-
 def test_demo(tmp_path, asked):
-    (first, said), (again, said_again) = demo(tmp_path, *asked), demo(tmp_path, *asked)
-    for output in (first, again):
+    first, again = (cli(*asked, cwd=tmp_path) for _ in range(2))
+    for output in (first.stdout, again.stdout):
         table = output[output.index("== results") :]
         assert re.search(r"^baseline +[\d,]+ ", table, re.MULTILINE)
         assert re.search(r"^lpea +[\d,]+ .*\(one seed\).* 1$", table, re.MULTILINE)
@@ -41,8 +38,8 @@ def test_demo(tmp_path, asked):
         assert "the same as a page:  demo/report.html\n" in table
         following = [line.split("  # ")[0].strip() for line in table[table.index("\nNext") :].splitlines()[2:]]
         assert len(following) == 3
-    assert said.count("done before") == 0 and said_again.count("done before") == 2
-    assert first.count("drawn before") == 0 and again.count("drawn before") == 4
+    assert first.stderr.count("done before") == 0 and again.stderr.count("done before") == 2
+    assert first.stdout.count("drawn before") == 0 and again.stdout.count("drawn before") == 4
     for line in following:
         words = shlex.split(line)
         words = words[words.index("fairseq-diverse") + 1 :]
@@ -53,11 +50,45 @@ def test_demo(tmp_path, asked):
     assert maps == [f"{s}-{c}-2.png" for s in ("baseline", "lpea") for c in ("cross", "encoder")]
     (checkpoint,) = (tmp_path / "demo").glob("toy-mini-baseline-*/seed1/checkpoints/checkpoint_*.pt")
     checkpoint.write_text("damaged")
-    failed, said = demo(tmp_path, *asked, status=2)
-    assert said.count("not a checkpoint") == 2 and failed.count("drawn before") == 2
-    assert said.splitlines()[-1] == "fairseq-diverse demo: baseline: a map could not be drawn, see above"
+    failed = cli(*asked, cwd=tmp_path, fails=2)
+    assert failed.stderr.count("not a checkpoint") == 2 and failed.stdout.count("drawn before") == 2
+    assert failed.stderr.splitlines()[-1] == "fairseq-diverse demo: baseline: a map could not be drawn, see above"
 
 
 def test_a_wrong_flag_is_refused_before_anything_is_written(tmp_path):
-    _, said = demo(tmp_path, "demo", "--rows", "nope", status=2)
+    said = cli("demo", "--rows", "nope", cwd=tmp_path, fails=2).stderr
     assert said.startswith("fairseq-diverse run: --rows: no row nope in toy") and not list(tmp_path.iterdir())
+
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs/tutorial.ipynb"
+CELLS = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+
+
+def without_numbers(text: str) -> str:
+    """They differ a little between machines."""
+    return re.sub(r"-?\d+(\.\d+)?", "#", text)
+
+
+def test_the_cells_run_and_print_what_is_stored(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_DISABLE", "")  # restored after the test, which sets it
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names: dict = {}
+    with preprocess_in_a_fork(), warnings.catch_warnings():
+        for number, cell in enumerate(CELLS, 1):
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+            stored = "".join("".join(out["text"]) for out in cell["outputs"] if out.get("name") == "stdout")
+            assert without_numbers(capsys.readouterr().out) == without_numbers(stored), number
+    assert len(names["cosines"]["baseline"]) == 6
+    for place, cosine in names["cosines"]["baseline"].items():
+        assert names["cosines"]["disagreement"][place] < min(cosine, -0.2), place
+    names["plt"].close(names["figure"])
+    assert [text.get_text() for text in names["picture"].legends[0].get_texts()] == ["baseline", "disagreement"]
+
+
+def test_both_pictures_are_stored_and_small():
+    shown = [output.get("data", {}) for cell in CELLS for output in cell["outputs"]]
+    pictures = [base64.b64decode(data["image/png"]) for data in shown if "image/png" in data]
+    assert len(pictures) == 2
+    for picture in pictures:
+        assert picture.startswith(b"\x89PNG") and len(picture) < 100_000

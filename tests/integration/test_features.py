@@ -16,11 +16,8 @@ from fairseq_diverse.models.loading import load_models
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model, terms
 from tests.integration.commands import DEVICES, ON_A_GPU, TINY, USER_DIR, make_data, run
-from tests.integration.decoding import assert_decodes, assert_scores, generate, load
+from tests.integration.test_decoding import ROUTING, SYSTEM, assert_decodes, assert_scores, generate, load
 from tests.integration.training import DISAGREEMENT, equal_in_two_processes, figures, refused, train
-
-ROUTING = "--routing em --routing-on encoder:1,decoder:1,cross:2"
-SYSTEM = f"{ROUTING} {DISAGREEMENT}"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +213,11 @@ FLOAT32_LOGITS_BELOW = {  # a bias computed in float32 at the first layer alone
 
 
 @pytest.mark.parametrize("how", ["autocast", "bfloat16", "float16"])
-@pytest.mark.parametrize("flags", [{}, ALL_ON[1], FLOAT32_LOGITS_BELOW], ids=["off", "on", "float32 below"])
+@pytest.mark.parametrize(
+    "flags",
+    [{}, ALL_ON[1], FLOAT32_LOGITS_BELOW, {"arch": "wang2021_evolving_t5"}],
+    ids=["off", "on", "float32 below", "T5"],
+)
 def test_half_types(flags, how):
     """What ``--fp16``, ``--bf16`` and ``--amp`` need from the model, with every mechanism and every term."""
 
@@ -335,7 +336,7 @@ def test_hydra_train_is_refused(data, tmp_path):
     }
     (tmp_path / "diverse.yaml").write_text("# @package _group_\n" + json.dumps(settings))
     words = ["--config-dir", tmp_path, "--config-name", "diverse", f"hydra.run.dir={tmp_path}"]
-    result = run("hydra_train", *words, user_dir=False, check=False)
+    result = run("hydra_train", *words, user_dir=None, check=False)
     assert result.returncode and "error: fairseq-hydra-train" in result.stderr and "Traceback" not in result.stderr
 
 

@@ -1,11 +1,9 @@
 """Masked language models and GLUE as a user runs them: data, pre-training, fine-tuning, scores, report."""
 
 import json
-import os
 import re
 from collections import Counter
 
-import numpy as np
 import pytest
 from fairseq.data import Dictionary, data_utils
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
@@ -13,12 +11,11 @@ from tokenizers import BertWordPieceTokenizer
 from transformers import BertTokenizer
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
-from fairseq_diverse.cli import main
 from fairseq_diverse.models.bert import segments
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation import prepare_glue as preparation
 from fairseq_diverse.preparation.wordpiece import SPECIAL
-from tests.integration.commands import caller, cli, shared_data
+from tests.integration.commands import caller, cli, runs_in, shared_data
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_prepare import edit, lines_of, write_raw
 
@@ -71,15 +68,21 @@ def binarized(path, dictionary):
     return [*map(dictionary.string, data_utils.load_indexed_dataset(str(path), dictionary))]
 
 
+def encoded(data, side, name):
+    """Dictionary, steps, lines and binarized lines of training data, which are those that the steps make again."""
+    path = data / name if side == "input0" else data
+    dictionary, prepared = Dictionary.load(str(path / "dict.txt")), Preprocessing.load(data)
+    lines, found = lines_of(data / f"text/train.{name}"), binarized(path / "train", dictionary)
+    assert found == [prepared.encode(line, side) for line in lines]
+    return dictionary, prepared, lines, found
+
+
 def test_a_task_is_prepared_with_the_subwords_of_text(folder, call):
     said = call("prepare", folder / "text.yaml", "--monolingual", "--raw", folder / "raw")
     assert "train: 40 of 40 lines kept" in said
     text = folder / "runs/data/text.en"
-    dictionary = Dictionary.load(str(text / "dict.txt"))
-    prepared = Preprocessing.load(text)
-    assert (prepared.source, prepared.target) == ("en", "")
-    raw = lines_of(folder / "raw/train.en")
-    assert binarized(text / "train", dictionary) == [prepared.encode(line) for line in raw]
+    dictionary, prepared, lines, _ = encoded(text, "source", "en")
+    assert (prepared.source, prepared.target) == ("en", "") and lines == lines_of(folder / "raw/train.en")
     said = call("prepare", "glue-MNLI@text.en", "glue-STS-B@text.en", "glue-MRPC@text.en", "--raw", folder / "raw")
     assert said.count("train: 12 of 12 examples kept") == 3
     for task, inputs in {"MNLI": 2, "STS-B": 2, "MRPC": 2}.items():
@@ -89,8 +92,8 @@ def test_a_task_is_prepared_with_the_subwords_of_text(folder, call):
             assert (out / f"input{number}/dict.txt").read_bytes() == (text / "dict.txt").read_bytes()
             for split in splits:
                 lines = lines_of(out / f"text/{split}.input{number}")
-                encoded = [dictionary.encode_line(prepared.encode(line), add_if_not_exist=False) for line in lines]
-                assert binarized(out / f"input{number}/{split}", dictionary) == [*map(dictionary.string, encoded)]
+                numbers = [dictionary.encode_line(prepared.encode(line), add_if_not_exist=False) for line in lines]
+                assert binarized(out / f"input{number}/{split}", dictionary) == [*map(dictionary.string, numbers)]
     mnli = folder / "runs/data/glue-MNLI@text.en/label"
     labels = Dictionary.load(str(mnli / "dict.txt"))
     assert labels.symbols[labels.nspecial :] == ["contradiction", "neutral", "entailment"]
@@ -118,13 +121,7 @@ def test_data_with_the_subwords_of_text_are_not_taken_for_data_with_their_own(fo
 def test_a_task_has_the_case_and_the_subwords_of_truecased_text(as_before, call, folder):
     """Whose words are rarer and mostly in lower case; l'or shows that the task is tokenized as French, too."""
     name = f"cased{as_before:d}"
-    text = [
-        "Elle voit la rose de l'or.",
-        "La rose est ici, dit Rose.",
-        "Une rose est une rose.",
-        "Ulm est loin.",
-        "Ulm.",
-    ]
+    text = ["Elle voit la rose de l'or.", "La rose est ici, dit Rose.", "Une rose est une rose.", "Ulm est là.", "Ulm."]
     for split, count in (("train", 2), ("valid", 1)):
         (folder / f"raw/{split}.fr_FR").write_text("\n".join(text * count) + "\n")
     settings = {"source": "fr_FR", "target": "de", "truecase": True, "bpe": {"size": 60, "threshold": 5}}
@@ -160,7 +157,7 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
     assert Counter(counts) == Counter(learned)
     found = [binarized(out / f"input{side}/{split}", dictionary) for side in "01" for split in ("train", "valid")]
     assert not any(dictionary.unk_word in line.split() for lines in found for line in lines)
-    (folder / "gpt2").mkdir()
+    (folder / "gpt2").mkdir(exist_ok=True)
     said = call("prepare", "glue-RTE", "--raw", folder / "raw", "--gpt2-bpe", folder / "gpt2", fails=2)
     assert "lacks encoder.json, vocab.bpe, dict.txt" in said
     gpt2_files(folder / "gpt2")
@@ -173,10 +170,7 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
     assert "already prepared" in call("prepare", "glue-RTE", *taken)
     of_text = ((folder / name, "source", "de") for name in ("de", "own"))
     for data, side, name in ((out, "input0", "input0"), *of_text):
-        prepared, path = Preprocessing.load(data), data / name if side == "input0" else data
-        lines = lines_of(data / f"text/train.{name}")
-        found = binarized(path / "train", Dictionary.load(str(path / "dict.txt")))
-        assert found == [prepared.encode(line, side) for line in lines]
+        _, prepared, lines, found = encoded(data, side, name)
         assert [prepared.decode(line, side) for line in found] == lines
 
 
@@ -192,18 +186,13 @@ def test_tasks_and_text_are_prepared_with_wordpiece(folder, call):
     call("prepare", "glue-RTE", "glue-RTE@bert", *taken, "--gpt2-bpe", folder / "gpt2", "--workers", 2, "--overwrite")
     call("prepare", folder / "text.yaml", "--monolingual", "en", *taken, "--out", folder / "pieces")
     call("prepare", f"glue-RTE@{folder}/pieces", "--raw", folder / "raw", "--out", folder / "again")
-    task, kinds = folder / "runs/data/glue-RTE@bert", {}
-    for data, side, path in ((task, "input0", task / "input0"), (folder / "pieces", "source", folder / "pieces")):
-        dictionary, prepared = Dictionary.load(str(path / "dict.txt")), Preprocessing.load(data)
+    task = folder / "runs/data/glue-RTE@bert"
+    for data, side, name in ((task, "input0", "input0"), (folder / "pieces", "source", "en")):
+        dictionary, prepared, lines, found = encoded(data, side, name)
         assert len(dictionary) == len({*pieces}) and dictionary.symbols[-1] == "<mask>"
-        lines = lines_of(data / f"text/train.{'en' if side == 'source' else side}")
-        found = binarized(path / "train", dictionary)
-        assert found == [prepared.encode(line, side) for line in lines] and "tokenizers" in prepared.record["versions"]
-        assert [line.replace(" ", "").replace("##", "") for line in found] == [
-            line.lower().replace(" ", "") for line in lines
-        ]
-        kinds[side] = prepared.record["bpe"]["kind"]
-    assert kinds == {"input0": "wordpiece", "source": "wordpiece"}
+        joined = [line.replace(" ", "").replace("##", "") for line in found]
+        assert joined == [line.lower().replace(" ", "") for line in lines]
+        assert prepared.record["bpe"]["kind"] == "wordpiece" and "tokenizers" in prepared.record["versions"]
     assert (folder / "again/input0/train.bin").read_bytes() == (task / "input0/train.bin").read_bytes()
     assert json.loads((folder / "runs/data/glue-RTE/preprocess.json").read_text())["bpe"]["kind"] == "gpt2"
     assert "already prepared" in call("prepare", "glue-RTE@bert", *taken)
@@ -235,27 +224,32 @@ def test_real_pairs_reach_a_bert_as_in_transformers(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["glue-RTE@bert", "--raw", "{folder}/raw"], "has the subwords of a BERT; give the folder of its vocab.txt as"),
-        (["glue-RTE", "--raw", "{folder}/raw", "--wordpiece", "{folder}/no"], "no/vocab.txt: cannot be read (No such"),
-        (["glue-CoLA", "--raw", "{folder}/raw"], "raw: lacks train.tsv, dev.tsv, GLUE's own files"),
-        (["glue-RTE@nowhere", "--raw", "{folder}/raw"], "nowhere/preprocess.json: cannot be read"),
-        (["glue-RTE@text.en", "--raw", "{folder}/raw", "--gpt2-bpe", "x"], "takes the subwords of text.en; leave out"),
-        (["glue-RTE", "--archives", "{folder}/raw"], "give their folder as --raw, without --archives"),
-        (["{folder}/text.yaml", "--raw", "{folder}/raw", "--monolingual", "fr"], "--monolingual fr: text has en, de"),
-        (["{folder}/text.yaml", "--raw", "{folder}/raw", "--gpt2-bpe", "x"], "has two, add --monolingual"),
-        (["glue-RTE", "--raw", "{folder}/unclean", "--strict"], "train.tsv, line 3: a sentence is empty; fix the file"),
-        (["multi30k_en_de", "--archives", "x", "--monolingual"], "--monolingual: goes with --raw"),
+        ("glue-RTE@bert --raw raw", "has the subwords of a BERT; give the folder of its vocab.txt as --wordpiece"),
+        ("glue-RTE --raw raw --wordpiece no", "no/vocab.txt: cannot be read (No such"),
+        ("glue-CoLA --raw raw", "raw: lacks train.tsv, dev.tsv, GLUE's own files"),
+        ("glue-RTE@nowhere --raw raw", "nowhere/preprocess.json: cannot be read"),
+        ("glue-RTE@text.en --raw raw --gpt2-bpe x", "takes the subwords of text.en; leave out"),
+        ("glue-RTE --archives raw", "give their folder as --raw, without --archives"),
+        ("text.yaml --raw raw --monolingual fr", "--monolingual fr: text has en, de"),
+        ("text.yaml --raw raw --gpt2-bpe x", "has two, add --monolingual"),
+        ("glue-RTE --raw unclean --strict", "train.tsv, line 3: a sentence is empty; fix the file"),
+        ("multi30k_en_de --archives x --monolingual", "--monolingual: goes with --raw"),
+        ("glue-MRPC --raw raw --as-text", "glue-MRPC.text: a task as text needs the subwords of a T5: --sentencepiece"),
+        ("glue-MRPC.text@t5 --raw raw", "has the subwords of a T5; give the folder of its spiece.model as --sentencep"),
+        ("glue-MRPC.text --raw raw --sentencepiece .", "--sentencepiece .: no spiece.model, the model of a T5's subwo"),
+        ("text --raw raw --as-text", "--as-text: text is not a task of GLUE; known: "),
     ],
 )
-def test_wrong_requests_are_refused_in_one_line(arguments, problem, folder, call):
-    assert problem in call("prepare", *(a.format(folder=folder) for a in arguments), fails=2)
+def test_wrong_requests_are_refused_in_one_line(arguments, problem, folder, monkeypatch, error_of):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", "runs")
+    assert problem in error_of("prepare", *arguments.split())
 
 
-def test_the_flags_of_prepare_are_those_of_a_task(folder, tmp_path, monkeypatch):
+def test_the_flags_of_prepare_are_those_of_a_task(folder, tmp_path, monkeypatch, output_of):
     given = []
     monkeypatch.setattr(preparation, "prepare_glue", lambda *_, **flags: given.append(flags) or True)
-    asked = ["prepare", "glue-RTE", "--raw", str(folder / "raw"), "--out", str(tmp_path / "out")]
-    assert main([*asked, "--workers", "2", "--strict"]) == 0
+    output_of("prepare", "glue-RTE", "--raw", folder / "raw", "--out", tmp_path / "out", "--workers", 2, "--strict")
     assert given == [{"as_text": False, "strict": True, "workers": 2, "overwrite": False}]
 
 
@@ -263,12 +257,9 @@ def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path)
     data = folder / "runs/data"
     call("prepare", folder / "text.yaml", "--monolingual", "--raw", folder / "raw")
     call("prepare", "glue-MRPC@text.en", "glue-STS-B@text.en", "--raw", folder / "raw")
-    (folder / "masked_lm.yaml").write_text(
-        SIZE.format(task="masked_lm", more="sample-break-mode: complete\n  tokens-per-sample: 32")
-    )
-    (folder / "sentence_prediction.yaml").write_text(
-        SIZE.format(task="sentence_prediction", more="disable-validation: true")
-    )
+    text = "sample-break-mode: complete\n  tokens-per-sample: 32"
+    for task, more in {"masked_lm": text, "sentence_prediction": "disable-validation: true"}.items():
+        (folder / f"{task}.yaml").write_text(SIZE.format(task=task, more=more))
     (folder / "table.yaml").write_text(TABLE.format(folder=folder))
     call("run", folder / "table.yaml", "--rows", "plain", "--jobs", 2)
     (first,) = (folder / "runs").glob("text.en-masked_lm-first-*/seed1")
@@ -291,19 +282,17 @@ def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path)
     program = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("DIR", str(tmp_path / "shared"))
     exec(program, found := {})
     assert found["logits"].shape == (1, 2)
-    asked = ("glue", "--data", data / "glue-MRPC@text.en", "--checkpoint")
-    said = call(*asked, first / "checkpoints/checkpoint_last.pt", fails=2)
-    assert said.endswith("checkpoint_last.pt: not trained for MRPC, --task sentence_prediction")
-    other = ("glue", "--data", data / "glue-STS-B@text.en", "--checkpoint")  # one figure, not two classes
-    said = call(*other, mrpc / "checkpoints/checkpoint_last.pt", fails=2)
-    assert said.endswith("checkpoint_last.pt: not trained for STS-B, --task sentence_prediction")
-    said = call(*asked, mrpc / "checkpoints/checkpoint_last.pt", "--max-tokens", 0, fails=2)
-    assert said.endswith("--max-tokens 0: must be above 0")
+    for run, name, flags, message in (
+        (first, "MRPC", (), "checkpoint_last.pt: not trained for MRPC, --task sentence_prediction"),
+        (mrpc, "STS-B", (), "checkpoint_last.pt: not trained for STS-B, --task sentence_prediction"),  # not two classes
+        (mrpc, "MRPC", ("--max-tokens", 0), "--max-tokens 0: must be above 0"),
+    ):
+        asked = ("--data", data / f"glue-{name}@text.en", "--checkpoint", run / "checkpoints/checkpoint_last.pt")
+        assert call("glue", *asked, *flags, fails=2).endswith(message)
     shown = call("report", folder / "table.yaml", "--save", tmp_path / "saved")
-    stsb = json.loads(next((folder / "runs").glob("glue-STS-B_text.en-*/seed1/summary.json")).read_text())["glue"][
-        "STS-B"
-    ]
-    average = np.mean([metrics["f1"], stsb["metrics"]["pearson"]])
+    (stsb,) = (folder / "runs").glob("glue-STS-B_text.en-*/seed1/summary.json")
+    pearson = json.loads(stsb.read_text())["glue"]["STS-B"]["metrics"]["pearson"]
+    average = (metrics["f1"] + pearson) / 2
     rows = {line.split("  ")[0]: line.split()[-1] for line in shown.splitlines() if line}
     assert rows["MRPC F1"] == f"{metrics['f1']:.2f}" and rows["average"] == f"{average:.2f}"
     nll = json.loads((first / "summary.json").read_text())["valid_nll"]["last"]
@@ -312,10 +301,7 @@ def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path)
     assert call("report", folder / "table.yaml", "--baseline", "plain") == shown
     page = call("report", folder / "table.yaml", "--format", "html")
     assert page.count("<table") == 2 and "Training and validation loss" in page
-    assert (
-        "done before"
-        in cli("run", folder / "table.yaml", env=os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder / "runs")}).stderr
-    )
+    assert "done before" in cli("run", folder / "table.yaml", env=runs_in(folder / "runs")).stderr
 
 
 def test_data_with_another_dictionary_are_refused(folder, call):

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from PIL import Image
 
 from fairseq_diverse.attention import MECHANISMS, UserError
-from fairseq_diverse.cli import main
 from tests.integration.commands import cli
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "images"
@@ -32,12 +31,10 @@ PUBLISHED = {
 @pytest.fixture(scope="module", autouse=True)
 def images():
     """The example's modules; its mechanism is registered for the tests of this file only."""
-    from examples.images import classify_maps, data, maps, model, report, run, train
+    from examples.images import classify_maps, data, maps, model, report, train
 
     MECHANISMS.setdefault("pixel-offsets", model.PixelOffsets)
-    yield SimpleNamespace(
-        classify_maps=classify_maps, data=data, maps=maps, model=model, report=report, run=run, train=train
-    )
+    yield SimpleNamespace(classify_maps=classify_maps, data=data, maps=maps, model=model, report=report, train=train)
     del MECHANISMS["pixel-offsets"]
 
 
@@ -81,15 +78,16 @@ def test_parameters_are_those_of_table_1(images, size, attention):
     assert abs(millions - PUBLISHED[size, attention]) < (0.06 if size == "152" else 0.05)
 
 
-@pytest.mark.parametrize(
-    ("size", "layers"), [("34", range(8, 34)), ("50", [*range(12, 22, 3), *range(24, 40, 3), 42, 45, 48])]
-)
+OF_50 = [*range(12, 22, 3), *range(24, 40, 3), 42, 45, 48]
+
+
+@pytest.mark.parametrize(("size", "layers"), [("34", [*range(8, 34)]), ("50", OF_50)])
 def test_shapes_at_224_pixels(images, size, layers):
     model, maps = images.model.ResNet(size, 7).eval(), {}
     with torch.no_grad():
         assert model(torch.randn(1, 3, 224, 224), maps).shape == (1, 7)
-    assert list(maps) == [*layers]
-    last_stage = [*layers][-6 if size == "34" else -3 :]
+    assert list(maps) == layers
+    last_stage = layers[-6 if size == "34" else -3 :]
     for layer, weights in maps.items():
         pixels = 7 * 7 if layer in last_stage else 14 * 14
         assert weights.shape == (1, 8, pixels, pixels)
@@ -165,8 +163,7 @@ def test_two_updates_then_resumed_equal_one_training(images, pictures, tmp_path)
         assert stopped["update"] == int(update) and not (tmp_path / "b/result.json").exists()
     got = run(images, pictures, tmp_path / "b")
     assert got["epochs"] == expected["epochs"] and [epoch["epoch"] for epoch in got["epochs"]] == [1, 2]
-    for key, value in expected["model"].items():
-        assert torch.equal(got["model"][key], value), key
+    torch.testing.assert_close(got["model"], expected["model"], rtol=0, atol=0)
     result = json.loads((tmp_path / "b/result.json").read_text())
     assert result["epochs"] == got["epochs"] and result["pictures"] == [12, 6]
     assert all(0 <= epoch["top1"] <= epoch["top5"] == 100 for epoch in got["epochs"])
@@ -192,32 +189,43 @@ def test_it_learns_in_mixed_precision(images, pictures, tmp_path):
     assert epochs[-1]["training_loss"] < 0.2 < 0.6 < epochs[0]["training_loss"] and epochs[-1]["top1"] == 100
 
 
-def test_the_maps_of_three_layers_are_drawn(images, pictures, tmp_path):
-    for attention in ("augmented", "evolving"):
-        run(images, pictures, tmp_path / attention, "--attention", attention, "--stop-at", "1")
-    words = f"--data {pictures} --pictures 2 --out {tmp_path / 'maps.png'} --checkpoint".split()
-    words += [str(tmp_path / attention / "checkpoint.pt") for attention in ("augmented", "evolving")]
-    images.maps.main(words)
+@pytest.fixture(scope="module")
+def checkpoints(images, pictures, tmp_path_factory) -> dict[str, Path]:
+    """Of one update, by attention."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for attention in ("none", "augmented", "evolving"):
+        run(images, pictures, folder / attention, "--attention", attention, "--stop-at", "1")
+    return {path.name: path / "checkpoint.pt" for path in folder.iterdir()}
+
+
+def test_the_maps_of_three_layers_are_drawn(images, pictures, checkpoints, tmp_path):
+    words = ["--data", pictures, "--pictures", 2, "--out", tmp_path / "maps.png", "--checkpoint"]
+    images.maps.main([*map(str, words), *(str(checkpoints[attention]) for attention in ("augmented", "evolving"))])
     with Image.open(tmp_path / "maps.png") as sheet:
         assert sheet.format == "PNG" and sheet.size == (7 * 120, 24 + 2 * 120)
         cells = [sheet.crop((120 * n, 24, 120 * n + 112, 136)) for n in range(7)]
     assert len({cell.tobytes() for cell in cells}) == 7
-    torch.save({"model": {}}, tmp_path / "other.pt")
-    with pytest.raises(UserError, match=r"other.pt: a plain ResNet, or of another program: no attention to draw"):
-        images.maps.main([*words[:-2], str(tmp_path / "other.pt")])
-    saved = torch.load(words[-1])
-    for change in (
-        {"settings": {"attention": "evolving"}},
-        {"settings": 3},
-        {"classes": 3},
-        {"model": {"x": 1}},
-        {"model": 1},
-    ):
-        torch.save(saved | change, tmp_path / "other.pt")
-        with pytest.raises(UserError, match=r"other\.pt: missing, damaged, or not a checkpoint of this program \("):
-            images.maps.main([*words[:-2], str(tmp_path / "other.pt")])
-    with pytest.raises(UserError, match=r"--layers 2: .* has attention in layers 6, 7, 8, 9, 10, 11, 12, 13"):
-        images.maps.main([*words, "--layers", "2"])
+
+
+def test_checkpoints_and_layers_without_maps_are_refused(images, pictures, checkpoints, tmp_path):
+    def refused(program, message, checkpoint, *flags):
+        words = f"--data {pictures} --checkpoint {checkpoint}".split()
+        words += ["--workers", "0", "--layers", "10"] if program is images.classify_maps else ["--out", "x.png"]
+        with pytest.raises(UserError, match=message):
+            program.main([*words, *flags])
+
+    plain, augmented, other = checkpoints["none"], checkpoints["augmented"], tmp_path / "other.pt"
+    refused(images.maps, r"none/.*: a plain ResNet, or of another program: no attention to draw", plain)
+    refused(images.maps, r"--layers 2: .* has attention in layers 6, 7, 8, 9, 10, 11, 12", augmented, "--layers", "2")
+    evolving = {"attention": "evolving"}
+    for change in {"settings": evolving}, {"settings": 3}, {"classes": 3}, {"model": {"x": 1}}, {"model": 1}:
+        torch.save(torch.load(augmented) | change, other)
+        refused(images.maps, r"other\.pt: missing, damaged, or not a checkpoint of this program \(", other)
+    refused(images.classify_maps, r"a plain ResNet, or of another program: it has no maps", plain)
+    refused(images.classify_maps, "--layers 2,10: there is attention in layers 6, 7, 8", augmented, "--layers", "2,10")
+    others = shutil.copytree(pictures, tmp_path / "others")
+    (others / "test/light").rename(others / "test/grey")
+    refused(images.classify_maps, r"other classes than those of .*\.pt", augmented, "--data", str(others))
 
 
 def test_bad_folders_are_one_line(images, pictures, tmp_path):
@@ -351,7 +359,7 @@ def table(pictures, tmp_path, monkeypatch) -> str:
     return str(tmp_path / "table.yaml")
 
 
-def test_a_table_of_pictures(images, pictures, table, tmp_path, capsys, output_of):
+def test_a_table_of_pictures(images, pictures, table, tmp_path, output_of):
     shown = cli("run", table).stderr
     assert re.search(r"evolving seed 1: top-1 [\d.]+, top-5 100.00, maps of layer 10 [\d.]+, maps of layer 11 ", shown)
     assert re.search(r"train \d/6 updates, loss [\d.]+(;|$)", shown, re.MULTILINE) and "words/s" not in shown
@@ -364,27 +372,21 @@ def test_a_table_of_pictures(images, pictures, table, tmp_path, capsys, output_o
         assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint_last.pt"]
         saved = torch.load(folder / "checkpoints/checkpoint_last.pt")["model"]
         assert all(torch.equal(value, saved[name]) for name, value in result["model"].items())
-    capsys.readouterr()
     lines = json.loads(output_of("report", table, "--format", "json"))["rows"]
     assert lines[1]["top1"] == summary["top1"] and lines[1]["map-11"] == summary["maps"]["11"]
-    assert main(["report", table, "--format", "html", "--out", str(tmp_path / "page.html")]) == 0
-    page = (tmp_path / "page.html").read_text()
+    page = output_of("report", table, "--format", "html")
     assert "Accuracy by number of parameters" in page and "published top-1" in page
-    capsys.readouterr()
-    assert main(["report", table, "--verdict", "--format", "markdown"]) == 0
-    assert "| mechanism | against | data | seeds | Δ top-1 | verdict |" in capsys.readouterr().out
+    verdicts = output_of("report", table, "--verdict", "--format", "markdown")
+    assert "| mechanism | against | data | seeds | Δ top-1 | verdict |" in verdicts
     for flags in ([], ["--verdict"], ["--x", "attention"]):
-        picture = str(tmp_path / "rows.svg")
-        assert (
-            main(["plot", "rows", table, *flags, "--out", picture]) == 0 and capsys.readouterr().out == f"{picture}\n"
-        )
-        assert b"<svg" in (tmp_path / "rows.svg").read_bytes()
-    failed = cli("run", table, "--set", "max-update=5", "--rows", "augmented").stderr
+        picture = tmp_path / "rows.svg"
+        assert output_of("plot", "rows", table, *flags, "--out", picture) == f"{picture}\n"
+        assert b"<svg" in picture.read_bytes()
+    failed = cli("run", table, "--set", "max-update=5", "--rows", "augmented", fails=1).stderr
     assert "--max-update 5: not a number of whole epochs; one has 3 updates of 4 pictures" in failed
-    capsys.readouterr()
     shutil.copytree(pictures, tmp_path / "others")
     Image.new("RGB", (32, 32)).save(tmp_path / "others/test/dark/0.png")
-    assert main(["run", table, "--dry-run"]) == 0 and capsys.readouterr().out.count(": done, ") == 2
+    assert output_of("run", table, "--dry-run").count(": done, ") == 2
     assert output_of("run", table, "--dry-run", "--data", tmp_path / "others").count(": new, ") == 2
 
 
@@ -414,17 +416,3 @@ def test_pictures_that_are_missing_are_one_line(table, tmp_path, error_of):
     (tmp_path / "runs/data/imagenet/train").mkdir(parents=True)
     (tmp_path / "runs/data/imagenet/val").mkdir()
     assert "imagenet/train/CLASS: 0 such folders; at least 2 are needed" in error_of("run", "wang2021-table7")
-
-
-def test_maps_of_other_networks_are_refused(images, pictures, tmp_path):
-    run(images, pictures, tmp_path, "--attention", "augmented", "--stop-at", "1")
-    words = f"--data {pictures} --checkpoint {tmp_path}/checkpoint.pt --workers 0 --layers".split()
-    with pytest.raises(UserError, match="--layers 2,10: there is attention in layers 6, 7, 8, 9, 10, 11, 12, 13"):
-        images.classify_maps.main([*words, "2,10"])
-    shutil.copytree(pictures, tmp_path / "others")
-    (tmp_path / "others/test/light").rename(tmp_path / "others/test/grey")
-    with pytest.raises(UserError, match=r"other classes than those of .*checkpoint\.pt"):
-        images.classify_maps.main(["--data", str(tmp_path / "others"), *words[2:], "10"])
-    run(images, pictures, tmp_path / "none", "--attention", "none", "--stop-at", "1")
-    with pytest.raises(UserError, match=r"a plain ResNet, or of another program: it has no maps"):
-        images.classify_maps.main([*words[:3], f"{tmp_path}/none/checkpoint.pt", "--layers", "10"])

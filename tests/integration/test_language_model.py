@@ -11,7 +11,7 @@ import torch
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from tests.integration.commands import ON_A_GPU, run
-from tests.integration.training import train_in_two_processes
+from tests.integration.training import equal_in_two_processes, figures, refused, train, train_resumed
 
 COMMON = (
     "--optimizer adam --lr 0.002 --dropout 0.1 --attention-dropout 0.1 --max-positions 32 --cpu --num-workers 0 "
@@ -63,21 +63,6 @@ def data(tmp_path_factory):
     return folder
 
 
-def train(data, out, *flags, check=True, device="cpu"):
-    """The values logged in training and validation, by name, and the whole log."""
-    words = [word for flag in (COMMON, *flags) for word in flag.split()]
-    words = [word for word in words if word != "--cpu" or device == "cpu"]
-    done = run("train", data, *words, "--save-dir", out, check=check)
-    return figures(done.stdout + done.stderr), done.stdout + done.stderr
-
-
-def figures(log):
-    found = {}
-    for name, value in re.findall(r'"(\w+)": "(-?[\d.e-]+)"', log):
-        found.setdefault(name, []).append(float(value))
-    return found
-
-
 @pytest.fixture(scope="module")
 def pretrained(data, tmp_path_factory):
     """Checkpoints of fairseq's RoBERTa, of ours with everything off, and with evolving attention and disagreement."""
@@ -87,7 +72,7 @@ def pretrained(data, tmp_path_factory):
         "off": "--arch diverse_roberta_tiny --criterion masked_lm",
         "evolving": f"{EVOLVING} --criterion masked_lm_with_disagreement --checkpoint-activations",
     }.items():
-        _, log = train(data / "text", folder / name, WORDS, flags, "--max-update 2")
+        log = train(data / "text", folder / name, f"{WORDS} {flags}", base=COMMON)
         (folder / f"{name}.txt").write_text(log)
     return folder
 
@@ -98,7 +83,7 @@ def test_pretraining_with_everything_off_is_fairseqs(pretrained):
         assert logs["roberta"][name] == logs["off"][name] != logs["evolving"][name]
     assert -1 <= logs["evolving"]["valid_disagreement_output"][-1] < 0
     states = [load_checkpoint(pretrained / name / "checkpoint_last.pt")["model"] for name in ("roberta", "off")]
-    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
 def as_in_2019(path, out):
@@ -120,16 +105,16 @@ def test_fine_tuning_and_evaluation(data, pretrained, tmp_path, start):
         path = tmp_path / "model.pt"
         as_in_2019(pretrained / "roberta/checkpoint_last.pt", path)
     reset = f"--restore-file {path} --reset-optimizer --reset-dataloader --reset-meters --reset-lr-scheduler"
-    flags = f"{EVOLVING} --criterion sentence_prediction{'_with_disagreement' * (start == 'evolving')} --max-update 2"
-    values, log = train(data / "pairs", tmp_path, CLASSES, flags, reset)
+    more = "_with_disagreement" * (start == "evolving")
+    flags = f"{CLASSES} {EVOLVING} --criterion sentence_prediction{more} {reset}"
+    values = figures(log := train(data / "pairs", tmp_path, flags, base=COMMON))
     new = "warm start: new in this model: encoder.sentence_encoder.layers.1.self_attn.evolving.conv.weight"
     assert (new in log) == (start != "evolving") and len(values["valid_loss"]) == 1
     if start != "evolving":
         return
     best = tmp_path / "checkpoint_best.pt"
     asked = f"{SENTENCES} --num-classes 2 --criterion sentence_prediction --path {best} --cpu --num-workers 0"
-    done = run("validate", data / "pairs", *asked.split(), "--log-format", "json")
-    again = figures(done.stdout + done.stderr)
+    again = figures(run("validate", data / "pairs", *asked.split(), "--log-format", "json").stdout)
     for name in ("loss", "accuracy", "mcc"):
         assert again[f"valid_{name}"][-1] == pytest.approx(values[f"valid_{name}"][0], abs=2e-3)
 
@@ -159,15 +144,15 @@ def test_other_dictionaries_than_the_pretrained_models_are_refused(data, pretrai
     for words in other.glob("input*/dict.txt"):
         words.write_text("".join(reversed(words.read_text().splitlines(keepends=True))))
     task = SENTENCES.replace("sentence_prediction", f"sentence_{kind}")
-    flags = f"{EVOLVING} --criterion sentence_{kind} --num-classes 2 --finetune-from-model {path} --max-update 1"
-    _, log = train(other, tmp_path / "out", task, flags, check=False)
-    assert f"error: {path}: does not fit these data: the source dictionary has other words" in log
+    flags = f"{COMMON} {task} {EVOLVING} --criterion sentence_{kind} --num-classes 2 --finetune-from-model {path}"
+    said = refused("train", other, *flags.split(), "--max-update", 1, "--save-dir", tmp_path / "out")
+    assert f"error: {path}: does not fit these data: the source dictionary has other words" in said
 
 
 def test_regression(data, pretrained, tmp_path):
-    start = f"--finetune-from-model {pretrained}/evolving/checkpoint_last.pt"
-    flags = f"{EVOLVING} --criterion sentence_prediction_with_disagreement --max-epoch 2"
-    values, _ = train(data / "scores", tmp_path, SCORES, flags, start)
+    flags = f"{SCORES} {EVOLVING} --criterion sentence_prediction_with_disagreement --max-epoch 2"
+    flags += f" --finetune-from-model {pretrained}/evolving/checkpoint_last.pt"
+    values = figures(train(data / "scores", tmp_path, flags, 99, COMMON))
     assert len(values["valid_pearson"]) == len(values["valid_spearman"]) == 2
     assert values["valid_loss"][1] < values["valid_loss"][0] and "valid_accuracy" not in values
 
@@ -176,9 +161,9 @@ def test_ranking_saves_predictions(data, pretrained, tmp_path):
     """fairseq's task of choosing one of several sentences, with its flag --save-predictions."""
     choices(data, tmp_path / "choices")
     task = SENTENCES.replace("sentence_prediction", "sentence_ranking")
-    flags = f"{EVOLVING} --criterion sentence_ranking --num-classes 2 --max-update 1"
-    start = f"--finetune-from-model {pretrained}/roberta/checkpoint_last.pt --save-predictions {tmp_path}/predictions"
-    values, _ = train(tmp_path / "choices", tmp_path / "out", task, flags, start)
+    flags = f"{task} {EVOLVING} --criterion sentence_ranking --num-classes 2 --save-predictions {tmp_path}/predictions"
+    flags += f" --finetune-from-model {pretrained}/roberta/checkpoint_last.pt"
+    values = figures(train(tmp_path / "choices", tmp_path / "out", flags, 1, COMMON))
     labels = (data / "valid.label").read_text().split()
     saved = (tmp_path / "predictions").read_text().splitlines()[-len(labels) :]  # before it fairseq tries one batch
     lines = [line.split() for line in saved]
@@ -188,25 +173,16 @@ def test_ranking_saves_predictions(data, pretrained, tmp_path):
 
 
 def test_resumed_fine_tuning_equals_the_uninterrupted(data, pretrained, tmp_path):
-    start = f"--finetune-from-model {pretrained}/roberta/checkpoint_last.pt"
-    flags = f"{EVOLVING} --criterion sentence_prediction --encoder-layerdrop 0.3"
-    whole, _ = train(data / "pairs", tmp_path / "whole", CLASSES, flags, start, "--max-update 6")
-    train(data / "pairs", tmp_path / "part", CLASSES, flags, start, "--max-update 3")
-    rest, log = train(data / "pairs", tmp_path / "part", CLASSES, flags, start, "--max-update 6")
-    assert rest["loss"][-3:] == whole["loss"][-3:] and rest["valid_loss"][-1] == whole["valid_loss"][-1]
-    assert "warm start" not in log
+    flags = f"{CLASSES} {EVOLVING} --criterion sentence_prediction --encoder-layerdrop 0.3"
+    flags += f" --finetune-from-model {pretrained}/roberta/checkpoint_last.pt"
+    assert "warm start" not in train_resumed(data / "pairs", tmp_path, flags, 3, 6, COMMON)
 
 
 def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path):
     classes = f"{SENTENCES} --num-classes 2"  # on a CPU, fairseq cannot gather the predictions of --report-mcc
     flags = f"{COMMON} {classes} {EVOLVING} --criterion sentence_prediction --max-update 3 --dropout 0"
     flags += " --attention-dropout 0 --optimizer sgd --lr 0.05 --find-unused-parameters"
-    words = [data / "pairs", *flags.split()]
-    one = run("train", *words, "--update-freq", 2, "--save-dir", tmp_path / "one")
-    two = train_in_two_processes(*words, "--save-dir", tmp_path / "two")[0]
-    expected, got = figures(one.stdout + one.stderr), figures(two)
-    for name in ("loss", "gnorm", "valid_loss"):
-        assert got[name] == pytest.approx(expected[name], abs=2e-3), name
+    equal_in_two_processes(tmp_path, ("loss", "gnorm", "valid_loss"), data / "pairs", *flags.split())
 
 
 @pytest.mark.parametrize(
@@ -214,29 +190,27 @@ def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path):
     [("cpu", "--bf16"), *(pytest.param("cuda", kind, marks=ON_A_GPU) for kind in ("--bf16", "--fp16", "--amp"))],
 )
 def test_training_in_half_types(data, tmp_path, device, kind):
-    flags = f"{EVOLVING} --criterion masked_lm_with_disagreement --max-update 3 --fp16-init-scale 4"
-    runs = [(tmp_path / "single", flags), (tmp_path / "half", f"{flags} {kind}")]
-    exact, rounded = (train(data / "text", out, WORDS, line, device=device)[0] for out, line in runs)
+    flags = f"{WORDS} {EVOLVING} --criterion masked_lm_with_disagreement --fp16-init-scale 4"
+    runs = {tmp_path / "single": flags, tmp_path / "half": f"{flags} {kind}"}
+    exact, rounded = (figures(train(data / "text", out, line, 3, COMMON, device)) for out, line in runs.items())
     assert rounded["loss"] == pytest.approx(exact["loss"], rel=0.02)
-    weights, half = (load_checkpoint(out / "checkpoint_last.pt")["model"] for out, _ in runs)
+    weights, half = (load_checkpoint(out / "checkpoint_last.pt")["model"] for out in runs)
     assert not all(torch.equal(value, half[name]) for name, value in weights.items())
 
 
 @pytest.mark.parametrize(
-    ("task", "flags", "message"),
+    ("folder", "flags", "message"),
     [
-        ("sentences", "--num-classes 1", "--num-classes: too few, or a label that is not in label/dict.txt"),
-        ("sentences", "--num-classes -1", "--num-classes: give their number"),
-        ("sentences", "--num-classes 1 --regression-target", "--regression-target they need scores in"),
+        ("pairs", "--num-classes 1", "--num-classes: too few, or a label that is not in label/dict.txt"),
+        ("pairs", "--num-classes -1", "--num-classes: give their number"),
+        ("pairs", "--num-classes 1 --regression-target", "--regression-target they need scores in"),
         ("scores", "", "scores/label/dict.txt: missing; data with scores in place of classes need --num-"),
-        ("sentences", "--arch transformer_tiny", "--arch: TransformerModel is no classifier of sentences; use "),
-        ("sentences", "--max-positions 9", "is longer than the 9 positions of model and task: raise"),
-        ("sentences", "--train-subset absent", "pairs/input0/absent: no such split; see --train-subset"),
+        ("pairs", "--arch transformer_tiny", "--arch: TransformerModel is no classifier of sentences; use "),
+        ("pairs", "--max-positions 9", "is longer than the 9 positions of model and task: raise"),
+        ("pairs", "--train-subset absent", "pairs/input0/absent: no such split; see --train-subset"),
     ],
 )
-def test_user_errors_are_one_line(data, tmp_path, task, flags, message):
-    folder = {"words": "text", "sentences": "pairs"}.get(task, task)
-    part = WORDS if task == "words" else CLASSES
-    criterion = "--criterion masked_lm" if task == "words" else "--criterion sentence_prediction"
-    _, log = train(data / folder, tmp_path, part, EVOLVING, criterion, "--max-update 1", flags, check=False)
-    assert "Traceback" not in log and message in log.splitlines()[-1] and log.splitlines()[-1].startswith("error: ")
+def test_user_errors_are_one_line(data, tmp_path, folder, flags, message):
+    flags = f"{COMMON} {CLASSES} {EVOLVING} --criterion sentence_prediction --max-update 1 {flags}"
+    last = refused("train", data / folder, *flags.split(), "--save-dir", tmp_path).splitlines()[-1]
+    assert message in last and last.startswith("error: ")

@@ -1,4 +1,4 @@
-"""What is built of the package: a wheel with all of its files, an sdist that builds the same, both installed."""
+"""What is built: a wheel with all files, an sdist that builds the same, both installed; fairseq's by wheels.sh."""
 
 import json
 import os
@@ -34,14 +34,13 @@ def build(source: Path, out: Path, what: str) -> Path:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
     """A copy of what a package is built of: building writes beside it."""
-    folder = tmp_path_factory.mktemp("source")
-    for part in PARTS:
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, folder / part, **({"ignore": ignored} if copy is shutil.copytree else {}))
+    folder, ignored = tmp_path_factory.mktemp("source"), shutil.ignore_patterns("__pycache__", "*.pyc")
+    for part in map(ROOT.joinpath, PARTS):
+        if part.is_dir():
+            shutil.copytree(part, folder / part.name, ignore=ignored)
+        else:
+            shutil.copy(part, folder)
     return folder
-
-
-ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +78,15 @@ def test_the_wheel_holds_every_file_of_the_package_and_the_configurations(source
         assert f"fairseq_diverse/{name}" in expected, name
 
 
-def test_the_metadata_say_what_the_package_is(wheel):
+def information(wheel: Path, file: str) -> bytes:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = message_from_bytes(archive.read(name))
-        commands = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
+        (name,) = (name for name in archive.namelist() if name.endswith(f".dist-info/{file}"))
+        return archive.read(name)
+
+
+def test_the_metadata_say_what_the_package_is(wheel):
+    metadata = message_from_bytes(information(wheel, "METADATA"))
+    commands = information(wheel, "entry_points.txt").decode()
     assert metadata["Version"] == fairseq_diverse.__version__ and metadata["Requires-Python"] == ">=3.11"
     assert "fairseq-diverse = fairseq_diverse.cli:main" in commands
     needed = metadata.get_all("Requires-Dist")
@@ -100,9 +103,7 @@ def test_the_metadata_say_what_the_package_is(wheel):
 
 
 def test_the_readme_leads_to_the_files_of_this_version_from_anywhere(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        text = message_from_bytes(archive.read(name)).get_payload(decode=True).decode()
+    text = message_from_bytes(information(wheel, "METADATA")).get_payload(decode=True).decode()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = project["urls"]["Repository"]
     links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
@@ -164,3 +165,101 @@ def test_it_is_installed_into_a_bare_environment(what, source, wheel, tmp_path):
     assert sizes.returncode == 0 and "parameters" in sizes.stdout, sizes.stderr
     runs = call(bare, "run", "toy", "--dry-run", "--commands", "--rows", "baseline")
     assert runs.returncode == 0 and f"--user-dir {packages / 'fairseq_diverse'}" in runs.stdout, runs.stderr
+
+
+CONFIGS, TRANSFORMER = "fairseq/dataclass/configs.py", "fairseq/models/transformer/transformer_config.py"
+FILES = {
+    CONFIGS: """from dataclasses import dataclass, field
+@dataclass
+class CommonConfig:
+    seed: int = 1
+@dataclass
+class FairseqConfig:
+    common: CommonConfig = CommonConfig()
+    model: object = None
+""",
+    TRANSFORMER: """from dataclasses import dataclass, field
+@dataclass
+class EncDecBaseConfig:
+    layers: int = field(default=6)
+@dataclass
+class TransformerConfig:
+    encoder: EncDecBaseConfig = EncDecBaseConfig()
+    quant_noise: EncDecBaseConfig = field(default=EncDecBaseConfig())
+""",
+    "setup.py": '["cffi", "hydra-core>=1.0.7,<1.1", "omegaconf<2.1", "numpy>=1.21.3"]',
+}
+PYTHON = """#!/bin/sh
+case "$*" in
+    *version_info*) echo 3.11 ;;
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    *"pip wheel"*)
+        while [ "$1" != -w ]; do shift; done
+        tar -cf "$2/fairseq-0-cp311-cp311-any.whl" -C "$3" . ;;
+esac
+"""  # whose wheels are the source
+
+
+def call(*words: object, path: str, **options: object) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PATH": path, "PYTHONS": "3.11 3.99"}
+    return subprocess.run([*map(str, words)], env=env, capture_output=True, text=True, **options)
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    for name, content in FILES.items():
+        path = tmp_path / "checkout" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    (tmp_path / "bin").mkdir()
+    for name in ("python3.11", "g++"):
+        (tmp_path / "bin" / name).write_text(PYTHON)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path / "checkout"
+
+
+def test_fairseqs_main_branch_gets_defaults_that_python_takes(checkout, tmp_path):
+    command = [ROOT / "scripts/wheels.sh", "--fairseq", checkout, tmp_path / "wheels"]
+    done = call(*command, path=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"{CONFIGS}: 1 lines changed",
+        f"{TRANSFORMER}: 2 lines changed",
+        "setup.py: 1 lines changed",
+        "fairseq-0-cp311-cp311-any.whl",
+    ]
+    assert done.stderr == "not found, no wheel: Python 3.99\n"
+    with tarfile.open(tmp_path / "wheels/fairseq-0-cp311-cp311-any.whl") as archive:
+        archive.extractall(tmp_path / "built", filter="data")
+    configs, transformer = ({}, {})
+    exec((tmp_path / "built" / CONFIGS).read_text(), configs)
+    exec((tmp_path / "built" / TRANSFORMER).read_text(), transformer)
+    # fairseq's hydra_init reads the default of each field
+    assert configs["FairseqConfig"].__dataclass_fields__["common"].default is configs["CommonConfig"]
+    one, other = transformer["TransformerConfig"](), transformer["TransformerConfig"]()
+    assert one.encoder.layers == one.quant_noise.layers == 6 and one.encoder is not other.encoder
+    assert (tmp_path / "built/setup.py").read_text() == '["cffi", "hydra-core", "omegaconf", "numpy>=1.21.3"]'
+    assert {name: (checkout / name).read_text() for name in FILES} == FILES
+
+
+def test_what_is_no_checkout_is_named(tmp_path):
+    done = call(ROOT / "scripts/wheels.sh", "--fairseq", tmp_path, tmp_path / "wheels", path=os.environ["PATH"])
+    assert done.stderr == f"error: --fairseq {tmp_path}: not a checkout of fairseq: setup.py is missing\n"
+    assert done.returncode == 2 and not (tmp_path / "wheels").exists()
+
+
+def test_no_compiler_is_one_line(tmp_path):
+    """Of the script; and of `make setup`, but on Python 3.12, for which there is a wheel."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    for program in ("bash", "env", "dirname", "sed"):
+        (bin / program).symlink_to(shutil.which(program))
+    done = call(ROOT / "scripts/wheels.sh", tmp_path / "wheels", path=str(bin))
+    assert done.returncode == 2 and done.stderr == "error: no C++ compiler: install g++\n"
+    for name in ("Makefile", "constraints.txt", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    if sys.version_info[:2] != (3, 12):
+        done = call(shutil.which("make"), "setup", f"PYTHON={sys.executable}", path=str(bin), cwd=tmp_path)
+        first, stopped = done.stderr.splitlines()
+        assert first.startswith("error: no C++ compiler: install g++, ") and "PYTHON=python3.12" in first
+        assert "*** [" in stopped and not (tmp_path / ".venv").exists()

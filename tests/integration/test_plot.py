@@ -160,9 +160,7 @@ def test_user_errors_are_one_line(data, checkpoint, tmp_path, error_of, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "words", [["head-map"], ["attention", "--source", PAIR[0], "--layer", "1", "--path"]], ids=" ".join
-)
+@pytest.mark.parametrize("words", [["head-map"], ["attention", "--source", PAIR[0], "--layer", "1", "--path"]])
 def test_names_and_files_are_checked_before_a_checkpoint_is_read(words, data, tmp_path, error_of):
     """Such as the first, which is none."""
     for other, message in (

@@ -20,11 +20,9 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.preparation import DataConfig, Preprocessing, steps
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.paths import config_path
-from tests.integration.commands import cli, preprocess_in_a_fork, shared_data
+from tests.integration.commands import cli, preprocess_in_a_fork, script, shared_data
 
 prepare_module = importlib.import_module("fairseq_diverse.preparation.prepare")  # not the function
-REPOSITORY = Path(__file__).resolve().parents[2]
-SCRIPT = REPOSITORY / "data-prep/prepare-multi30k.sh"
 COMMAND = Path(sys.executable).with_name("fairseq-diverse")
 WORDS = {
     "en": ["a", "man", "walks", "quickly", "through", "the", "old", "town", "and", "looks", "at", "houses"],
@@ -57,12 +55,11 @@ def raw(tmp_path) -> Path:
 
 @pytest.fixture
 def prepare(tmp_path, raw):
-    """Runs the command with changes to ``CONFIG`` and further arguments; returns its output."""
+    """Runs the command with changes to ``CONFIG`` and further arguments; returns what it prints."""
 
     def run(*arguments: str, fails: int = 0, **config) -> str:
-        done = cli(*command(tmp_path, raw, config, arguments)[1:], cwd=tmp_path)
-        assert done.returncode == fails, done.stderr
-        return done.stderr.splitlines()[-1] if fails else done.stdout
+        done = cli(*command(tmp_path, raw, *arguments, **config), cwd=tmp_path, fails=fails)
+        return done.stderr.splitlines()[-1] if fails else done.stdout + done.stderr
 
     return run
 
@@ -73,9 +70,9 @@ def forked_preprocess() -> Iterator[None]:
         yield
 
 
-def command(tmp_path: Path, raw: Path, config: dict, arguments: tuple[str, ...] = ()) -> list[str]:
+def command(tmp_path: Path, raw: Path, *arguments: str, **config) -> list[str]:
     (tmp_path / "mine.yaml").write_text(json.dumps(CONFIG | config), encoding="utf-8")
-    return [str(COMMAND), "prepare", "mine.yaml", "--raw", str(raw), "--out", "out", *arguments]
+    return ["prepare", "mine.yaml", "--raw", str(raw), "--out", "out", *arguments]
 
 
 def lines_of(path: Path) -> list[str]:
@@ -84,9 +81,8 @@ def lines_of(path: Path) -> list[str]:
 
 def contents(out: Path) -> dict[str, bytes]:
     """Every file of a prepared data set, except fairseq's log, which contains the time."""
-    return {
-        str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "preprocess.log"
-    }
+    files = [path for path in out.rglob("*") if path.is_file() and path.name != "preprocess.log"]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
 def own(out: str = "own", **flags: str) -> list[str]:
@@ -100,21 +96,19 @@ def test_files_of_ones_own_without_a_configuration(tmp_path, raw, prepare):
     for language in WORDS:
         shutil.copyfile(raw / f"test.{language}", raw / f"second.{language}")
         shutil.move(raw / f"valid.{language}", tmp_path / f"dev.{language}")
-    done = cli(*own("deep/own", valid="dev", test="raw/test raw/second"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     written = tmp_path / "deep/own.yaml"
-    assert f"configuration: {written}\n" in done.stdout
+    said = cli(*own("deep/own", valid="dev", test="raw/test raw/second"), cwd=tmp_path).stdout
+    assert f"configuration: {written}\n" in said
     made, named = contents(tmp_path / "deep/own"), contents(tmp_path / "out")
     assert all(made[file] == content for file, content in named.items() if file != "preprocess.json")
     assert "test1.en-de.en.bin" in made
     again = cli("prepare", written, "--raw", tmp_path, "--out", "deep/own", cwd=tmp_path)
-    assert again.stdout == f"already prepared: {tmp_path}/deep/own\n", again.stderr
+    assert again.stdout == f"already prepared: {tmp_path}/deep/own\n"
 
     written.write_text(written.read_text() + "normalize: false\n")
-    refused = cli(*own("deep/own", valid="dev"), cwd=tmp_path)
-    assert refused.returncode == 2 and "says otherwise than the flags" in refused.stderr
+    assert "says otherwise than the flags" in cli(*own("deep/own", valid="dev"), cwd=tmp_path, fails=2).stderr
     assert written.read_text().endswith("normalize: false\n") and contents(tmp_path / "deep/own") == made
-    assert cli(*own("deep/own", valid="dev"), "--overwrite", cwd=tmp_path).returncode == 0
+    cli(*own("deep/own", valid="dev"), "--overwrite", cwd=tmp_path)
     assert DataConfig.load(written).tests == ("test",)
 
 
@@ -160,7 +154,7 @@ def test_compressed_files_and_those_of_both_languages_are_prepared_as_plain_text
         assert "joint/valid.tmx, pair 3: a line separator or NUL" in capsys.readouterr().err
 
 
-def test_pairs_that_were_read_before_are_dropped(tmp_path, raw, prepare):
+def test_pairs_that_were_read_before_are_dropped(tmp_path, raw, prepare, error_of):
     for language, lines in {"en": ("a man", "a  man", "a man", "the man"), "de": ("ein Mann",) * 4}.items():
         with open(raw / f"train.{language}", "a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
@@ -176,23 +170,18 @@ def test_pairs_that_were_read_before_are_dropped(tmp_path, raw, prepare):
     assert json.loads((out / "preprocess.json").read_text())["splits"]["train"]["duplicates"] == dropped
     assert "already prepared" in prepare("--dedup")
     assert "prepared from another configuration" in prepare(fails=2)
-    assert "--dedup: glue-CoLA is prepared as it is" in cli("prepare", "glue-CoLA", "--raw", raw, "--dedup").stderr
-    done = cli(*own(), "--dedup", cwd=tmp_path)
-    assert f"{dropped} duplicates dropped" in done.stdout and "dedup: true" in (tmp_path / "own.yaml").read_text()
+    assert "--dedup: glue-CoLA is prepared as it is" in error_of("prepare", "glue-CoLA", "--raw", raw, "--dedup")
+    said = cli(*own(), "--dedup", cwd=tmp_path).stdout
+    assert f"{dropped} duplicates dropped" in said and "dedup: true" in (tmp_path / "own.yaml").read_text()
 
 
-def test_a_language_may_have_a_hyphen(tmp_path, raw):
+def test_languages_with_a_hyphen_and_text_in_one_language(tmp_path, raw, prepare):
     for path in raw.glob("*.de"):
         path.rename(path.with_suffix(".pt-BR"))
-    done = cli(*command(tmp_path, raw, {"target": "pt-BR"})[1:], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    prepare(target="pt-BR")
     assert (tmp_path / "out/test.en-pt_BR.pt_BR.bin").is_file() and (tmp_path / "out/text/test.pt_BR").is_file()
-
-
-def test_text_of_ones_own_in_one_language(tmp_path, raw):
-    done = cli(*own(target="", test=""), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "train: 40 of 40 lines kept" in done.stdout and (tmp_path / "own/dict.txt").is_file()
+    said = cli(*own(target="", test=""), cwd=tmp_path).stdout
+    assert "train: 40 of 40 lines kept" in said and (tmp_path / "own/dict.txt").is_file()
 
 
 @pytest.mark.parametrize(
@@ -227,11 +216,10 @@ def test_text_of_ones_own_in_one_language(tmp_path, raw):
         ([*own(), "--bpe-size", "0"], "size must be at least 1"),
     ],
 )
-def test_wrong_flags_for_files_of_ones_own_are_one_line(tmp_path, raw, words, message):
+def test_wrong_flags_for_files_of_ones_own_are_one_line(tmp_path, raw, monkeypatch, error_of, words, message):
     (raw / "all.zip").touch()
-    done = cli(*words, cwd=tmp_path)
-    assert done.returncode == 2 and message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    assert message in error_of(*words)
     assert {path.name for path in tmp_path.iterdir()} == {"raw"}
 
 
@@ -256,10 +244,7 @@ def test_fairseq_reads_the_result_and_preprocessing_repeats_it(tmp_path, raw, pr
         for language, side in (("en", "source"), ("de", "target")):
             dictionary = Dictionary.load(str(out / f"dict.{language}.txt"))
             binarized = data_utils.load_indexed_dataset(str(out / f"{split}.en-de.{language}"), dictionary)
-            raw_lines, segmented = (
-                lines_of(out / f"text/{split}.{language}"),
-                lines_of(out / f"text/bpe.{split}.{language}"),
-            )
+            raw_lines, segmented = (lines_of(out / f"text/{of}{split}.{language}") for of in ("", "bpe."))
             assert [dictionary.string(sentence) for sentence in binarized] == segmented
             assert [preprocessing.encode(line, side) for line in raw_lines] == segmented
             assert [preprocessing.decode(line, side) for line in segmented] == raw_lines
@@ -310,17 +295,20 @@ def unclean(raw):
     return raw
 
 
-def test_unclean_training_data_is_fixed_and_test_lines_are_kept(tmp_path, unclean, prepare):
-    said = prepare()
+def test_unclean_or_long_training_data_is_fixed_or_dropped_and_test_lines_are_kept(tmp_path, unclean, prepare):
+    edit(unclean / "train.en", 12, "one two three four five six seven eight nine ten eleven.")
+    edit(unclean / "train.de", 13, "zu kurz.")
+    edit(unclean / "test.de", 4, "zu kurz.")
+    said = prepare(filter={"max-length": 10, "max-ratio": 2})
     out = tmp_path / "out"
-    assert "train: 38 of 40 pairs kept, 2 empty dropped" in said
+    assert "train: 36 of 40 pairs kept, 2 empty dropped" in said
     assert json.loads((out / "preprocess.json").read_text())["splits"] == {
-        "train": {"read": 40, "kept": 38, "empty": 2, "filtered": 0, "replaced": 2},
+        "train": {"read": 40, "kept": 36, "empty": 2, "filtered": 2, "replaced": 2},
         "valid": {"read": 5, "kept": 5, "empty": 0, "filtered": 0, "replaced": 0},
         "test": {"read": 6, "kept": 6, "empty": 1, "filtered": 0, "replaced": 1},
     }
     expected = lines_of(unclean / "train.en")
-    assert lines_of(out / "text/train.en") == [line for i, line in enumerate(expected, 1) if i not in (4, 7)]
+    assert lines_of(out / "text/train.en") == [line for i, line in enumerate(expected, 1) if i not in (4, 7, 12, 13)]
     assert lines_of(out / "text/train.de")[6] == "ein Mann geht."
     assert lines_of(out / "text/test.en")[1] == "a man."
     assert lines_of(out / "text/test.de")[2] == ""
@@ -357,11 +345,14 @@ def test_strict_refuses_unclean_data_with_file_and_line(tmp_path, unclean, prepa
         (lambda path: [os.replace(path.with_suffix(e), path.with_name(f"test{e}"))
                        or path.with_suffix(e).symlink_to(f"test{e}") for e in (".en", ".de")],
          "test.en: the test split is the training text, "),
+        (lambda path: edit(path, 3, "an </s>"), "train.en, line 3: the word '</s>' is a mark of fairseq's or of subw"),
+        (lambda path: edit(path, 3, "a hou@@"), "train.en, line 3: the word 'hou@@' is a mark of fairseq's or of sub"),
     ],
 )  # fmt: skip
 def test_what_is_not_text_of_two_languages_and_three_splits_is_refused(change, message, tmp_path, raw, prepare):
+    """Marks are refused where the text is not tokenized."""
     change(raw / "train.en")
-    assert message.replace("{tmp_path}", str(tmp_path)) in prepare(fails=2)
+    assert message.replace("{tmp_path}", str(tmp_path)) in prepare(tokenizer="none", fails=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
 
 
@@ -387,48 +378,33 @@ def test_of_two_processes_for_one_folder_one_is_refused(tmp_path, raw, monkeypat
         prepare_module.prepare(second, raw, tmp_path / "out")
 
 
-@pytest.mark.parametrize("word", ["</s>", "hou@@"])
-def test_marks_in_text_that_is_not_tokenized_are_refused(word, raw, prepare):
-    edit(raw / "train.de", 3, f"ein {word} Mann")
-    assert f"train.de, line 3: the word {word!r} is a mark of fairseq's or of subwords" in prepare(
-        tokenizer="none", fails=2
-    )
-
-
-def test_a_test_set_in_the_training_text_is_said(tmp_path, raw):
+def test_a_test_set_in_the_training_text_is_said(raw, prepare):
     for line in (1, 2, 3):
         for language in WORDS:
             edit(raw / f"test.{language}", line, lines_of(raw / f"train.{language}")[line + 20])
-    done = cli(*command(tmp_path, raw, {})[1:], cwd=tmp_path)
-    assert "warning: 3 of 6 pairs of test are in the training text," in done.stderr and "of valid" not in done.stderr
+    said = prepare()
+    assert "warning: 3 of 6 pairs of test are in the training text," in said and "of valid" not in said
 
 
-def test_tokenized_references_are_said(tmp_path, raw):
-    """With what to do, whether they are tokenized again or not."""
-    for path in raw.glob("valid.*"):
-        path.write_text(path.read_text().replace(".", " ."))
-    for config in ({}, {"tokenizer": "none"}):
-        done = cli(*command(tmp_path, raw, config, ("--overwrite",))[1:], cwd=tmp_path)
-        assert "detokenize it first (sacremoses -l de detokenize < FILE), or compare by multi-bleu" in done.stderr
+DETOKENIZE = "detokenize it first (sacremoses -l de detokenize < FILE), or compare by multi-bleu"
 
 
-def test_references_that_preparation_changes_are_said(tmp_path, raw):
-    for line in range(1, 6):
-        edit(raw / "valid.de", line, "foto's van auto's")
-    done = cli(*command(tmp_path, raw, {})[1:], cwd=tmp_path)
-    assert "warning: tokenized and detokenized, the validation references have BLEU" in done.stderr
-    assert "\"foto's van auto's\" becomes \"foto 's van auto' s\"" in done.stderr
-    for line in range(1, 6):  # of lower-cased data the references are lower-cased, too
-        edit(raw / "valid.de", line, "DER HUND SCHLÄFT.")
-    done = cli(*command(tmp_path, raw, {"lowercase": True}, ("--overwrite",))[1:], cwd=tmp_path)
-    assert done.returncode == 0 and "have BLEU" not in done.stderr
-
-
-@pytest.mark.parametrize(("line", "tokenizer"), [("Ein Haus", "moses"), ("สวัสดีครับ", "none")])
-def test_references_without_a_4_gram_that_preparation_does_not_change(line, tokenizer, tmp_path, raw):
+@pytest.mark.parametrize(
+    ("line", "config", "warnings"),
+    [
+        ("ein Mann geht schnell .", {}, [DETOKENIZE]),  # also if it is not tokenized again
+        ("ein Mann geht schnell .", {"tokenizer": "none"}, [DETOKENIZE]),
+        ("foto's van auto's", {}, ["warning: tokenized and detokenized, the validation references have BLEU",
+                                   "\"foto's van auto's\" becomes \"foto 's van auto' s\""]),
+        ("DER HUND SCHLÄFT.", {"lowercase": True}, []),  # of lower-cased data they are lower-cased, too
+        ("Ein Haus", {}, []),  # without a 4-gram
+        ("สวัสดีครับ", {"tokenizer": "none"}, []),
+    ],
+)  # fmt: skip
+def test_references_that_are_tokenized_or_that_preparation_changes_are_said(line, config, warnings, raw, prepare):
     (raw / "valid.de").write_text(f"{line}\n" * 5, encoding="utf-8")
-    done = cli(*command(tmp_path, raw, {"tokenizer": tokenizer})[1:], cwd=tmp_path)
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    said = prepare(**config)
+    assert all(warning in said for warning in warnings) and ("warning" in said) == bool(warnings)
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -456,16 +432,6 @@ def test_a_second_preparation_never_has_the_trees_in_one_folder_alone(links, tmp
     assert (out / "trees/train.en.conllu").read_text() == "parsed" and list(tmp_path.iterdir()) == [out]
 
 
-def test_training_pairs_are_dropped_by_length_and_ratio(tmp_path, raw, prepare):
-    edit(raw / "train.en", 2, "one two three four five six seven eight nine ten eleven.")
-    edit(raw / "train.de", 3, "zu kurz.")
-    edit(raw / "test.de", 3, "zu kurz.")
-    prepare(filter={"max-length": 10, "max-ratio": 2})
-    counts = json.loads((tmp_path / "out/preprocess.json").read_text())["splits"]
-    assert (counts["train"]["filtered"], counts["train"]["kept"], counts["test"]["kept"]) == (2, 38, 6)
-    assert lines_of(tmp_path / "out/text/train.en")[1] == lines_of(raw / "train.en")[3]
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -491,10 +457,9 @@ def test_a_full_disk_leaves_nothing(tmp_path, raw):
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))  # bytes a file
 
-    line = command(tmp_path, raw, {})
+    line = [COMMAND, *command(tmp_path, raw)]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, preexec_fn=limit)
-    assert done.returncode == 2
-    assert "out: not prepared:" in done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and "out: not prepared:" in done.stderr.splitlines()[-1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
 
 
@@ -561,43 +526,42 @@ def test_only_the_training_text_of_its_languages_decides_what_is_learned(joint, 
     (raw / "train.de").write_text("Das Auto ist Rot und das rote Auto\n" * 40)
     changed = {file for file, content in learned("other German").items() if content != first[file]}
     german = {"dict.de.txt", "text/bpe.vocab.de", "text/truecase.de"}
-    assert changed - {"text/bpe.vocab.en"} == german | (
-        {"dict.en.txt", "text/bpe.codes"} if joint else {"text/bpe.codes.de"}
-    )
+    german |= {"dict.en.txt", "text/bpe.codes"} if joint else {"text/bpe.codes.de"}
+    assert changed - {"text/bpe.vocab.en"} == german
     assert joint or "text/bpe.vocab.en" not in changed
 
 
-@pytest.mark.parametrize(
-    ("workers", "how"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("1", signal.SIGTERM), ("2", signal.SIGTERM)]
-)
-def test_a_stopped_command_leaves_nothing_and_prints_one_line(workers, how, tmp_path):
-    raw = write_raw(tmp_path / "raw", lines=40000)
-    line = command(tmp_path, raw, {}, ("--workers", workers))
+def started(tmp_path: Path, workers: str) -> subprocess.Popen[str]:
+    """The command, in the middle of its work."""
+    line = [COMMAND, *command(tmp_path, write_raw(tmp_path / "raw", lines=40000), "--workers", workers)]
     running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not list(tmp_path.glob(".out.part/data/text/train.en")) and running.poll() is None:
         time.sleep(0.02)
+    return running
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_leaves_nothing_and_prints_one_line(workers, how, tmp_path):
+    running = started(tmp_path, workers)
     os.killpg(running.pid, how)  # to every process of the group, like a terminal and `timeout`
     _, said = running.communicate(timeout=60)
-    assert running.returncode == 128 + how
-    assert "Traceback" not in said
+    assert running.returncode == 128 + how and "Traceback" not in said
     assert said.endswith("interrupted\n" if how == signal.SIGINT else "stopped by signal 15\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
 
 
 def test_files_left_by_kill_9_are_removed_by_the_next_run(tmp_path):
-    raw = write_raw(tmp_path / "raw", lines=40000)
-    line = command(tmp_path, raw, {}, ("--workers", "2"))
-    killed = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not list(tmp_path.glob(".out.part/data/text/train.en")) and killed.poll() is None:
-        time.sleep(0.02)
+    killed = started(tmp_path, "2")
     killed.kill()
     killed.wait()
     assert (tmp_path / ".out.part").exists()
-    shutil.copy(raw / "test.en", raw / "train.en")
-    shutil.copy(raw / "test.de", raw / "train.de")
+    raw = tmp_path / "raw"
+    for language in WORDS:
+        shutil.copy(raw / f"test.{language}", raw / f"train.{language}")
     edit(raw / "train.en", 1, "\0")  # the next one ends soon, with an error
-    done = subprocess.run([*line, "--strict"], cwd=tmp_path, capture_output=True)
-    assert done.returncode == 2 and sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+    cli(*command(tmp_path, raw, "--strict"), cwd=tmp_path, fails=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
     fields = [p.read_text().rpartition(")")[2].split() for p in Path("/proc").glob("[0-9]*/stat") if p.exists()]
     group = [state for state, _, leader, *_ in fields if leader == str(killed.pid)]
     assert set(group) <= {"Z", "X"}  # its workers died with it; init may not have reaped them yet
@@ -635,14 +599,6 @@ def test_a_mount_point_is_refused_before_any_work(tmp_path, raw, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "raw"]
 
 
-def test_the_script_prints_its_usage(tmp_path):
-    for arguments in ([], ["raw"], ["raw", "out", "de-en"], ["raw", "--workers", "8"]):
-        done = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == 2
-        usage = "prepare-multi30k.sh RAW_DIR OUT [en-de|en-fr|en-cs] [FLAG...]"
-        assert done.stderr.splitlines()[0] == f"usage: [TREES=dependency|constituency|both] {usage}"
-
-
 @pytest.fixture
 def multi30k() -> Path:
     return shared_data("multi30k")
@@ -665,7 +621,7 @@ def test_the_script_prepares_multi30k_from_any_folder(multi30k, tmp_path):
         for language in ("en", "de"):
             text = (multi30k / f"{name}.{language}").read_text(encoding="utf-8").split("\n")[:300]
             (tmp_path / f"raw/{name}.{language}").write_text("\n".join(text) + "\n", encoding="utf-8")
-    subprocess.run([SCRIPT, "raw", "out", "en-de", "--workers", "1"], check=True, cwd=tmp_path)
+    script("data-prep/prepare-multi30k.sh", "raw", "out", "en-de", "--workers", 1, cwd=tmp_path)
     preprocessing = Preprocessing.load(tmp_path / "out")
     decoded = [preprocessing.decode(line) for line in lines_of(tmp_path / "out/text/bpe.test.de")]
     reference = lines_of(tmp_path / "raw/test_2016_flickr.de")

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,26 @@ import torch
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import PROGRAMS, TINY, cli, make_bert, run
+from tests.integration.commands import PROGRAMS, ROOT, cli, make_bert, script
 from tests.integration.glue_files import WORDS, write_task
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
 from tests.integration.test_run import SIZE, UPDATES
+from tests.integration.training import train
 from tests.unit.test_records import RECORD
 from tests.unit.test_report import summary
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = ROOT / "scripts"
+PAIRS = {"multi30k": "en-de|en-fr|en-cs", "iwslt14": "de-en", "iwslt16": "de-en"}
+PAIRS |= {"wmt14": "en-de|en-fr", "wmt16": "en-de|en-cs", "wmt17": "en-de|en-cs|zh-en"}
 pytestmark = pytest.mark.usefixtures("forks")
 
 
-def call(script: str, *arguments: object, status: int = 0, **variables: object) -> str:
-    command = [SCRIPTS / script, *map(str, arguments)]
+def call(name: str, *arguments: object, status: int = 0, **variables: object) -> str:
+    """What a script prints, errors first."""
     env = os.environ | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-    assert done.returncode == status, done.stdout
-    return done.stdout
+    done = script(f"scripts/{name}", *arguments, fails=status, env=env)
+    return done.stderr + done.stdout
 
 
 @pytest.fixture
@@ -41,9 +42,9 @@ def asked_of(tmp_path):
     (data / "preprocess.json").write_text(json.dumps(record))
     functions = {f"BASH_FUNC_{name}%%": f'() {{ echo "{name} $*" >>{log}; }}' for name in PROGRAMS}
 
-    def run(script: str, *arguments: object, **variables: object) -> list[str]:
+    def run(name: str, *arguments: object, **variables: object) -> list[str]:
         log.unlink(missing_ok=True)
-        call(script, *arguments, **variables, **functions)
+        call(name, *arguments, **variables, **functions)
         return log.read_text().splitlines()
 
     return run
@@ -70,9 +71,9 @@ def test_a_table_from_raw_files_to_its_report_and_a_figure(tmp_path, raw, size):
     models = {f"{kind.upper()}_MODEL": path for kind, path in MODELS.items()}
     asked = ["zhang2021", 1, "--raw", raw, "--data", "multi30k", "--size", size, "--rows=transformer,lpea-rhe"]
     asked += ["--set", "average.last=0"]
-    for script, number in (("table.sh", 1), ("figure.sh", 5)):
+    for name, number in (("table.sh", 1), ("figure.sh", 5)):
         asked[1] = number
-        output = call(script, *asked, "--jobs", 2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs", **models)
+        output = call(name, *asked, "--jobs", 2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs", **models)
         table = output[output.index("Zhang et al. (2021), Table 1") :]
         assert re.search(r"^\| transformer \| [\d.]+ ± [\d.]+ \| ", table, re.MULTILINE)
         assert re.search(r"^\| lpea-rhe \| [\d.]+ ± .* 26.28 \| 71.82M \|$", table, re.MULTILINE)
@@ -94,28 +95,22 @@ def toy(tmp_path_factory) -> Path:
         f"binarize-syntax --data {folder}/data --dependency {folder}/raw/{{split}}.en.conllu "
         f"--constituency {folder}/raw/{{split}}.en.ptb",
     ):
-        done = cli(*line.split())
-        assert done.returncode == 0, done.stderr
+        cli(*line.split())
     return folder / "data"
 
 
 @pytest.mark.parametrize(
-    ("script", "system", "signs"),
+    ("paper", "system", "signs"),
     [
         ("li2021", "both", ["disagreement", "routing='em'"]),
         ("zhang2021", "lpea-rhe", ["syntax='phrase'", "enliven='enliven'"]),
-        (
-            "li2022",
-            "interacting 4",
-            ["interacting='concat'", "share_all_embeddings=True"]
-            + [f"{component}_attention_heads=4" for component in ("encoder", "decoder")],
-        ),
+        ("li2022", "interacting 4", ["interacting='concat'", "encoder_attention_heads=4", "decoder_attention_heads=4"]),
         ("wang2021", "ea-lite", ["evolving_on='encoder,decoder,cross'", "evolving_carry=0.1"]),
     ],
 )
-def test_the_script_of_a_paper(tmp_path, toy, script, system, signs):
+def test_the_script_of_a_paper(tmp_path, toy, paper, system, signs):
     small = "--arch diverse_transformer_tiny --max-update 4 --save-interval-updates 2 --max-tokens 300"
-    output = call(f"{script}.sh", toy, tmp_path, *system.split(), *small.split(), LAST=2)
+    output = call(f"{paper}.sh", toy, tmp_path, *system.split(), *small.split(), LAST=2)
     for sign in signs:
         assert re.search(sign.replace("=", "'?[=:] ?"), output), sign
     assert re.search(r"^\S*test.log +[\d.]+ ", output, re.MULTILINE)
@@ -167,7 +162,7 @@ def test_trees_are_added_to_every_split_of_the_source(tmp_path, asked_of, flags)
 
 def test_trained_encoders_are_probed(tmp_path, toy):
     write_probing(tmp_path / "probing", 100)
-    run("train", toy, *TINY.split(), "--max-update", 2, "--save-dir", tmp_path / "model")
+    train(toy, tmp_path / "model")
     size = tmp_path / "size.yaml"
     size.write_text((SCRIPTS.parent / "configs/size/probing_small.yaml").read_text().replace("1000", "2"))
     encoders = [f"{name}={tmp_path}/model/checkpoint_last.pt" for name in ("off", "it's")]
@@ -194,16 +189,12 @@ def test_the_comparison_at_the_papers_size(tmp_path):
     assert re.findall(r"^# ([\w-]+) seed (\d): ", chosen, re.MULTILINE) == [
         (row, seed) for row in ("baseline", "em") for seed in "123"
     ]
-    for arguments, message in (
-        (["wmt14", "--dry-run"], "fewer than three systems are finished on IWSLT14"),
-        ([], "usage"),
-        (["wmt14", "--help"], "usage"),
+    for arguments, status, message in (
+        (["wmt14", "--dry-run"], 1, "fewer than three systems are finished on IWSLT14"),
+        *(([], 2, "usage"), (["wmt14", "--help"], 2, "usage")),
     ):
-        command = [SCRIPTS / "comparison.sh", *arguments]
-        refused = subprocess.run(
-            command, capture_output=True, text=True, env=os.environ | {"FAIRSEQ_DIVERSE_RUNS": "."}
-        )
-        assert refused.returncode and message in refused.stderr and "Traceback" not in refused.stderr
+        said = call("comparison.sh", *arguments, status=status, FAIRSEQ_DIVERSE_RUNS=".")
+        assert message in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize("asked", [[], ["--set", "fp16=true"], ["--set=fp16=true", "--gpus-of-paper", "1"]])
@@ -247,22 +238,25 @@ def test_a_dry_run_of_the_gpu_check(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_the_gpu_check_says_before_its_tests_that_there_is_no_gpu(tmp_path):
-    done = subprocess.run([SCRIPTS / "gpu-check.sh", "--out", tmp_path], capture_output=True, text=True)
-    assert done.returncode == 2 and "== tests" not in done.stdout and not list(tmp_path.iterdir())
-    assert "error: torch sees no CUDA device" in done.stderr.splitlines()[-1]
+    said = call("gpu-check.sh", "--out", tmp_path, status=2)
+    assert "== tests" not in said and not list(tmp_path.iterdir())
+    assert "error: torch sees no CUDA device" in said
 
 
 def test_a_script_prints_its_usage():
-    for script in ("probe", "table", "figure", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"):
-        done = subprocess.run([SCRIPTS / f"{script}.sh", "x"], capture_output=True, text=True)
-        assert done.returncode == 2 and done.stderr.startswith("usage: "), script
+    for name in ("probe", "table", "figure", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"):
+        assert call(f"{name}.sh", "x", status=2).startswith("usage: "), name
+    for campaign, pairs in PAIRS.items():
+        usage = f"{'RAW_DIR' if campaign == 'multi30k' else 'ARCHIVES'} OUT [{pairs}] [FLAG...]"
+        for arguments in ([], ["x"], ["x", "out", "en-xx"], ["--help"], ["x", "--workers", 8]):
+            said = call(f"../data-prep/prepare-{campaign}.sh", *arguments, status=2).splitlines()[0]
+            assert said == f"usage: [TREES=dependency|constituency|both] prepare-{campaign}.sh {usage}"
 
 
 def test_a_script_that_scores_says_before_it_starts_that_the_data_are_not_of_prepare(tmp_path):
-    for script, arguments in (("train-and-score", (tmp_path, tmp_path / "out")), ("tune-lenpen", (__file__, tmp_path))):
-        done = subprocess.run([SCRIPTS / f"{script}.sh", *arguments], capture_output=True, text=True)
-        said = f"{SCRIPTS}/{script}.sh: {tmp_path}: not a folder made by fairseq-diverse prepare\n"
-        assert done.returncode == 2 and done.stderr == said
+    for name, arguments in (("train-and-score", (tmp_path, tmp_path / "out")), ("tune-lenpen", (__file__, tmp_path))):
+        said = f"{SCRIPTS}/{name}.sh: {tmp_path}: not a folder made by fairseq-diverse prepare\n"
+        assert call(f"{name}.sh", *arguments, status=2) == said
 
 
 @pytest.mark.parametrize(
@@ -273,12 +267,9 @@ def test_a_script_that_scores_says_before_it_starts_that_the_data_are_not_of_pre
     ],
 )
 def test_a_table_says_first_what_must_be_brought_by_hand(tmp_path, asked, first, names):
-    env = os.environ | {"FAIRSEQ_DIVERSE_RUNS": f"{tmp_path}/runs"}
-    done = subprocess.run(
-        [SCRIPTS / "table.sh", *asked.format(tmp_path).split()], capture_output=True, text=True, env=env
-    )
-    said = done.stderr.splitlines()
-    assert done.returncode == 2 and said[0].startswith(f"fairseq-diverse prepare: {first.format(tmp_path)}")
+    words = asked.format(tmp_path).split()
+    said = call("table.sh", *words, status=2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs").splitlines()
+    assert said[0].startswith(f"fairseq-diverse prepare: {first.format(tmp_path)}")
     assert set(names) <= {line.split()[0] for line in said[1:]} and not list(tmp_path.iterdir())
 
 
@@ -287,7 +278,7 @@ def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
     write_task(tmp_path / "glue", "CoLA")
     (tmp_path / "bert").mkdir()
     make_bert(tmp_path / "bert", [*WORDS, '"'])
-    assert cli("convert", tmp_path / "bert", "--out", tmp_path / "converted").returncode == 0
+    cli("convert", tmp_path / "bert", "--out", tmp_path / "converted")
     train = {"arch": "diverse_bert", "max-positions": 32, "optimizer": "adam", "batch-size": 8, "max-update": 1}
     train |= {"encoder-layers": 2, "encoder-embed-dim": 12, "encoder-ffn-embed-dim": 8, "encoder-attention-heads": 3}
     train |= {"task": "sentence_prediction", "criterion": "sentence_prediction"}

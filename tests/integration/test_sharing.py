@@ -21,9 +21,8 @@ from huggingface_hub import ModelCard, constants, file_download, hf_api
 import fairseq_diverse
 from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_diverse.checkpoints.shared import LOCAL
-from fairseq_diverse.cli import main
 from fairseq_diverse.models.loading import load_models
-from tests.integration.commands import TINY, Fork, cli, run
+from tests.integration.commands import TINY, Fork, cli, run, runs_in
 
 OWN = Path(__file__).resolve().parents[2] / "examples" / "temperature"
 LAST = "--no-epoch-checkpoints --disable-validation"
@@ -61,19 +60,15 @@ def folder(tmp_path_factory):
     """Data ``pairs`` with trees, ``text``, ``spans`` and ``glue``; checkpoints of MODELS are made when needed."""
     out = tmp_path_factory.mktemp("sharing")
     corpus = ("--sentences", 60, "--valid", 8, "--test", 8)
-    assert cli("toy", "--out", out / "raw", *corpus).returncode == 0
+    cli("toy", "--out", out / "raw", *corpus)
     raw = {f"--{split}": out / "raw" / split for split in ("train", "valid", "test")}
     files = [word for pair in raw.items() for word in pair]
     for name, words in (("pairs", ["--target", "de", *files]), ("text", files[:4])):
-        done = cli("prepare", "--source", "en", *words, "--bpe-size", 60, "--out", out / name)
-        assert done.returncode == 0, done.stderr
-    trees = ["--dependency", f"{out}/raw/{{split}}.en.conllu", "--parser", "dependency:spacy:/models/parser"]
-    done = cli("binarize-syntax", "--data", out / "pairs", *trees[:2])
-    assert done.returncode == 0, done.stderr
+        cli("prepare", "--source", "en", *words, "--bpe-size", 60, "--out", out / name)
+    cli("binarize-syntax", "--data", out / "pairs", "--dependency", f"{out}/raw/{{split}}.en.conllu")
     bpe = {"kind": "t5", "size": 100}
     (out / "spans.yaml").write_text(json.dumps({"source": "en", "tokenizer": "none", "normalize": False, "bpe": bpe}))
-    done = cli("prepare", out / "spans.yaml", "--raw", out / "raw", "--out", out / "spans")
-    assert done.returncode == 0, done.stderr
+    cli("prepare", out / "spans.yaml", "--raw", out / "raw", "--out", out / "spans")
     for name in ("input0", "label"):
         for split in ("train", "valid"):
             lines = (out / f"raw/{split}.en").read_text().splitlines()
@@ -95,18 +90,14 @@ def checkpoint(folder, name):
 def shared(folder, name, *flags):
     """Exported, and then moved away from its data."""
     if not (out := folder / "shared" / name).exists():
-        path = checkpoint(folder, name)
-        done = cli("export", "--to", "safetensors", "--out", folder / "part", path, *flags)
-        assert done.returncode == 0, done.stderr
+        cli("export", "--to", "safetensors", "--out", folder / "part", checkpoint(folder, name), *flags)
         out.parent.mkdir(exist_ok=True)
         (folder / "part").rename(out)
     return out
 
 
 def translated(*words, cwd=None):
-    done = cli("translate", *words, "--cpu", "--max-len-b", 15, cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return cli("translate", *words, "--cpu", "--max-len-b", 15, cwd=cwd).stdout
 
 
 @pytest.mark.parametrize("name", ["translation", "plain", "trees", "reversed"])
@@ -131,9 +122,7 @@ def test_weights_settings_and_subwords_are_those_of_the_checkpoint(folder, name)
     (before,), _, task = load_models([path], folder / MODELS[name][0])
     model = fairseq_diverse.load(out)
     assert type(model.model) is type(before) and not model.model.training
-    states = [one.state_dict() for one in (before, model.model)]
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+    torch.testing.assert_close(dict(model.model.state_dict()), dict(before.state_dict()), rtol=0, atol=0)
     assert len(list(model.model.parameters())) == len(list(before.parameters()))  # the same are tied
     assert (out / "preprocess.json").exists() == (name != "glue")
     assert model.task.source_dictionary.symbols == task.source_dictionary.symbols
@@ -160,24 +149,20 @@ def test_nothing_but_numbers_and_text_is_there(folder):
     assert [path.stat().st_mode & 0o44 for path in out.glob("*.*")] == [0o44] * 6
 
 
-def test_a_shared_model_is_trained_further_and_exported_again(folder, tmp_path):
+def test_a_shared_model_is_trained_further_and_exported_again(folder, tmp_path, output_of):
     """As a checkpoint, by fairseq's programs and ours."""
     out, data = shared(folder, "translation"), folder / "pairs"
     flags = MODELS["translation"][1].replace("--max-update 20", "--max-update 1")
     run("train", data, *flags.split(), "--finetune-from-model", out, "--save-dir", tmp_path)
-    for to, name in (("fairseq", "plain.pt"), ("safetensors", "again")):
-        words = [
-            "export", "--to", to, "--out", tmp_path / name, shared(folder, "plain"),
-            *(["--data", data] * (to != "fairseq"))
-        ]  # fmt: skip
-        assert main([*map(str, words)]) == 0
+    for to, name, more in (("fairseq", "plain.pt", ()), ("safetensors", "again", ("--data", data))):
+        output_of("export", "--to", to, "--out", tmp_path / name, shared(folder, "plain"), *more)
     text = ("--input", folder / "raw/test.en")
     expected = translated("--checkpoint", checkpoint(folder, "plain"), "--data", data, *text)
     assert translated("--checkpoint", tmp_path / "plain.pt", "--data", data, *text) == expected
     assert translated("--model", tmp_path / "again", *text) == expected
 
 
-def test_parsers_of_this_machine_are_not_named(folder, tmp_path):
+def test_parsers_of_this_machine_are_not_named(folder, tmp_path, error_of, output_of):
     """The folder of a parser is left out. Its name stays if it is that of a model; else the user gives the parser."""
     data = shutil.copytree(folder / "pairs", tmp_path / "pairs")
     for model, kept in (("/home/me/en_core_web_sm", "en_core_web_sm"), ("/home/me/own-1.0", None)):
@@ -185,12 +170,11 @@ def test_parsers_of_this_machine_are_not_named(folder, tmp_path):
         record["parsers"] = {"dependency": {"parser": "spacy", "model": model, "language": "en"}}
         (data / "preprocess.json").write_text(json.dumps(record))
         out = tmp_path / Path(model).name
-        words = ["export", "--to", "safetensors", "--out", out, checkpoint(folder, "trees"), "--data", data]
-        assert main([*map(str, words)]) == 0
+        output_of("export", "--to", "safetensors", "--out", out, checkpoint(folder, "trees"), "--data", data)
         parsers = json.loads((out / "preprocess.json").read_text())["parsers"]
         assert parsers.get("dependency", {}).get("model") == kept
-    done = cli("translate", "--model", out, "--input", folder / "raw/test.en")
-    assert done.returncode == 2 and "this model needs dependency trees: give --dependency FILE" in done.stderr
+    said = error_of("translate", "--model", out, "--input", folder / "raw/test.en")
+    assert "this model needs dependency trees: give --dependency FILE" in said
 
 
 def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch, error_of):
@@ -388,16 +372,13 @@ def test_the_card_of_a_run_has_scores_of_all_seeds(folder, tmp_path):
     table = {"data": str(folder / "pairs"), "size": "tiny", "flags": {"max-update": 2}}
     table |= {"rows": {"evolving": {"evolving-on": "encoder"}}}
     (tmp_path / "table.yaml").write_text(json.dumps(table | {"generate": {"max-len-b": 9}, "metrics": "rouge-l"}))
-    environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path / "runs")}
-    done = cli("run", tmp_path / "table.yaml", "--seeds", "2", env=environment)
-    assert done.returncode == 0, done.stderr
+    cli("run", tmp_path / "table.yaml", "--seeds", "2", env=runs_in(tmp_path / "runs"))
     (second,) = (tmp_path / "runs").glob("*/seed2")
     first = shutil.copytree(second, second.with_name("seed1"))
     summary = json.loads((first / "summary.json").read_text()) | {"seed": 1}
     summary["metrics"]["chrf"] += 3
     (first / "summary.json").write_text(json.dumps(summary))
-    done = cli("export", "--to", "safetensors", "--out", tmp_path / "mine", second)
-    assert done.returncode == 0, done.stderr
+    cli("export", "--to", "safetensors", "--out", tmp_path / "mine", second)
     card = ModelCard.load(tmp_path / "mine/README.md")
     assert card.data.language == ["en", "de"] and card.data.library_name == "fairseq-diverse"
     assert card.data.pipeline_tag == "translation" and card.data.tags == ["fairseq", "attention", "evolving"]

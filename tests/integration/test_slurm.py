@@ -68,7 +68,6 @@ def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp
     asked = ["run", folder / "table.yaml", "--rows", "baseline", "--seeds", "1,2", "--jobs", 2]
     asked += ["--set", "generate.lenpen=1", "--set", "average.last=0", "--slurm"]
     queued = call(runs, *asked, "partition=gpu", "cpus-per-task=3")
-    assert queued.returncode == 0, queued.stderr
     jobs = re.findall(r"^baseline seed (\d): job (42_\d), ", queued.stdout, re.MULTILINE)
     assert jobs == [("1", "42_0"), ("2", "42_1")]
     script = (slurm / "script").read_text()
@@ -117,7 +116,6 @@ def test_shards_of_a_text_are_parsed_and_joined(slurm, tmp_path, monkeypatch):
     asked = ["parse", "--kind", "dependency", "--model", MODELS["dependency"], "--input", tmp_path / "text"]
     asked += ["--out", tmp_path / "trees", "--workers", 1]
     queued = cli(*asked, "--shards", 2, "--slurm", "partition=cpu", "time=10")
-    assert queued.returncode == 0, queued.stderr
     assert queued.stdout.splitlines()[:2] == ["shard 1/2: job 42_0", "shard 2/2: job 42_1"]
     wait_for((tmp_path / "trees").exists, slurm / "job-0.log")
     assert [sentence.words[-1] for sentence in read_conllu(tmp_path / "trees")] == ["."] * 3
@@ -125,14 +123,12 @@ def test_shards_of_a_text_are_parsed_and_joined(slurm, tmp_path, monkeypatch):
     assert again.stdout == f"{tmp_path}/trees: there already\n"
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"), [("gpu", "--slurm gpu: write an option of sbatch as name=value"), ("nosuch=1", "nosuch")]
-)
-def test_a_wrong_option_is_named(folder, slurm, tmp_path, setting, message):  # noqa: F811
-    refused = call(tmp_path / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--slurm", setting)
-    assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1
+def test_a_wrong_option_and_no_slurm_are_one_line(folder, request, tmp_path):  # noqa: F811
+    def error(*settings):
+        asked = ("run", folder / "table.yaml", "--rows", "baseline", "--slurm", *settings)
+        return call(tmp_path / "runs", *asked, fails=2).stderr
 
-
-def test_without_slurm_the_error_is_one_line(folder, tmp_path):  # noqa: F811
-    refused = call(tmp_path / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--slurm")
-    assert refused.returncode == 2 and 'Could not detect "srun"' in refused.stderr
+    assert 'Could not detect "srun"' in error()
+    request.getfixturevalue("slurm")
+    for setting, message in ("gpu", "--slurm gpu: write an option of sbatch as name=value"), ("nosuch=1", "nosuch"):
+        assert message in (said := error(setting)) and said.count("\n") == 1

@@ -112,7 +112,7 @@ def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path, syste
 
 def test_warm_start_from_plain_fairseq_logs_what_is_new(data, tmp_path):
     plain = [arg.replace("diverse_transformer", "transformer") for arg in TINY.split()]
-    run("train", data, *plain, "--max-update", 1, "--save-dir", tmp_path / "plain", user_dir=False)
+    run("train", data, *plain, "--max-update", 1, "--save-dir", tmp_path / "plain", user_dir=None)
     checkpoint = tmp_path / "plain/checkpoint_last.pt"
     encoder, cross = "encoder.layers.0.self_attn", "decoder.layers.1.encoder_attn"
     expected = {
@@ -164,7 +164,7 @@ def test_an_all_off_checkpoint_loads_in_plain_fairseq(data, trained, generated):
     overrides = "{'_name': 'transformer_tiny', 'arch': 'transformer_tiny'}"
     # plain fairseq cannot load any checkpoint with torch >= 2.6 unless it is told to trust the file
     theirs = run(
-        "generate", data, "--path", trained["off"][1], *DECODING, "--model-overrides", overrides, user_dir=False,
+        "generate", data, "--path", trained["off"][1], *DECODING, "--model-overrides", overrides, user_dir=None,
         env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
     )  # fmt: skip
     hypotheses = [re.findall(r"^H-.*$", log, re.MULTILINE) for log in (generated["off"], theirs.stdout)]

@@ -40,21 +40,19 @@ def figures(log: str) -> dict[str, list[float]]:
 
 def train_resumed(data: Path, folder: Path, flags: str, first: int, updates: int, base: str = TINY) -> str:
     """Train as a whole, and in two parts with the same losses; the log of the second part."""
-    logs = [
-        train(data, folder / part, flags, n, base)
-        for part, n in (("whole", updates), ("part", first), ("part", updates))
-    ]
+    parts = ("whole", updates), ("part", first), ("part", updates)
+    logs = [train(data, folder / name, flags, number, base) for name, number in parts]
     whole, part, rest = map(figures, logs)
     assert part["loss"] + rest["loss"] == whole["loss"] and len(whole["loss"]) == updates
     assert rest["valid_loss"][-1] == whole["valid_loss"][-1]
     return logs[-1]
 
 
-def train_in_two_processes(*args: object, nccl: bool = False) -> str:
+def train_in_two(*args: object, nccl: bool = False) -> str:
     """The output of the first process of ``fairseq-train args...``, with gloo or NCCL."""
     if nccl:
         two = ("--distributed-world-size", 2, "--distributed-backend", "nccl", "--ddp-backend", "legacy_ddp")
-        done = run("train", *args, *two, new_process=True)
+        done = run("train", *args, *two, fork=False)
         return done.stdout + done.stderr
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -69,13 +67,11 @@ def train_in_two_processes(*args: object, nccl: bool = False) -> str:
     return logs[0]
 
 
-def equal_in_two_processes(
-    folder: Path, names: Sequence[str], *words: object, parts: int = 1, nccl: bool = False
-) -> None:
+def equal_in_two_processes(folder: Path, names: Sequence[str], *words: object, parts: int = 1, nccl: bool = False):
     """Two processes log the figures of one with twice the accumulation: of ``parts`` batches an update each."""
     alone = ("--distributed-world-size", 1) if nccl else ()
-    one = run("train", *words, *alone, "--update-freq", 2 * parts, "--save-dir", folder / "one", new_process=nccl)
-    two = train_in_two_processes(*words, "--update-freq", parts, "--save-dir", folder / "two", nccl=nccl)
+    one = run("train", *words, *alone, "--update-freq", 2 * parts, "--save-dir", folder / "one", fork=not nccl)
+    two = train_in_two(*words, "--update-freq", parts, "--save-dir", folder / "two", nccl=nccl)
     expected, got = figures(one.stdout + one.stderr), figures(two)
     for name in names:
         assert got[name] == pytest.approx(expected[name], abs=2e-3), name
