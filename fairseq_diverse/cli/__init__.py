@@ -16,13 +16,13 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, NoReturn
 
 from fairseq_diverse import __version__
 from fairseq_diverse.cli import user_dir
-from fairseq_diverse.cli.arguments import Parser
 from fairseq_diverse.host.starting import import_less
 from fairseq_diverse.support.errors import FORGOTTEN, printable
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.support.pictures import for_paper
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
@@ -59,6 +59,33 @@ COMMANDS = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse's, which takes numbers that are none of C, and makes an empty list of ``--flag=--``."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.register("type", int, whole_number)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.nargs is None and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected one argument")
+        return super()._get_values(action, arg_strings)
+
+
+def whole_number(text: str) -> int:
+    """An ``int`` of C, in place of Python's. Raises ArgumentTypeError, ValueError: it is larger, or not a whole
+    number."""
+    if abs(number := int(text)) >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text}: at most 2147483647")
+    return number
+
+
+whole_number.__name__ = "int"  # argparse names it in "invalid int value"
+
+
 def first_lines(numbers: Sequence[int]) -> str:
     """The first ten line numbers, for messages."""
     return ", ".join(map(str, numbers[:10])) + " ..." * (len(numbers) > 10)
@@ -72,20 +99,13 @@ def named_path(text: str, what: str) -> tuple[str, str]:
     return name, path
 
 
-def named_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """The two sides of each ``NAME=CHECKPOINT``; all files are checked before the first is used."""
+def named_checkpoints(texts: Sequence[str], distinct: bool = False) -> list[tuple[str, str]]:
+    """The two sides of each ``NAME=CHECKPOINT``, of files that exist. ``distinct``: no name comes twice."""
     named = [named_path(text, "CHECKPOINT") for text in texts]
-    for _, path in named:
+    for number, (name, path) in enumerate(named):
         if not (Path(path).is_file() or Path(path, "config.json").is_file()):  # of a shared model
             raise ValueError(f"{path}: no such checkpoint")
-    return named
-
-
-def distinct_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """As ``named_checkpoints``, for pictures where each name stands for one checkpoint."""
-    named = named_checkpoints(texts)
-    for number, (name, path) in enumerate(named):
-        if name in dict(named[:number]):
+        if distinct and name in dict(named[:number]):
             raise ValueError(f"{name}={path}: the name {name} comes twice")
     return named
 
@@ -101,10 +121,8 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
     for name, summary in COMMANDS.items():
         if name in argv[:1] or whole:  # import only this command: the others may be slow or need extras
             module = importlib.import_module(f"fairseq_diverse.cli.{name.replace('-', '_')}")
-            doc, example = module.__doc__, f"example:\n  {module.EXAMPLE}"
-            subparser = subparsers.add_parser(
-                name, help=summary, description=doc, epilog=example, formatter_class=AS_WRITTEN
-            )
+            texts: dict[str, Any] = {"description": module.__doc__, "epilog": f"example:\n  {module.EXAMPLE}"}
+            subparser = subparsers.add_parser(name, help=summary, formatter_class=AS_WRITTEN, **texts)
             module.add_arguments(subparser)
             _add_own_flags(subparser)
             if name in user_dir.COMMANDS:
@@ -122,32 +140,19 @@ def _add_own_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_paths(args: argparse.Namespace) -> None:
-    """Check that what a command reads exists, before it imports torch, which takes seconds."""
+    """Check that what a command reads exists, before it imports torch, which takes seconds: paths, ``NAME=PATH``, or
+    several joined as in an ensemble."""
     flags = args.subparser._option_string_actions
     for name in args.read_paths:
         given = getattr(args, name, None)
         kind = "checkpoint" if name in ("checkpoint", "checkpoints", "path") else "file or folder"
         for text in map(str, given if isinstance(given, list) else [given] if given is not None else []):
-            check_exists(f"--{name} " * (f"--{name}" in flags), text, kind)
-
-
-def check_exists(flag: str, text: str, kind: str = "file or folder") -> None:
-    """Check a path, ``NAME=PATH``, or several paths joined as in an ensemble; errors name the flag and the path."""
-    named = text.partition("=")[2] or text
-    if any(Path(path).exists() for path in (text, named)):
-        return
-    missing = [[path for path in of.split(os.pathsep) if not Path(path).exists()] for of in (named, text)]
-    if fewest := min(missing, key=len):
-        raise ValueError(f"{flag}{fewest[0]}: no such {kind}")
-
-
-def _print_completion(shell: str) -> int:
-    try:
-        import shtab
-    except ImportError:
-        raise ValueError(f"--completion needs shtab; install it: {install('completion')}") from None
-    print(shtab.complete(build_parser([], whole=True), shell))
-    return 0
+            named = text.partition("=")[2] or text
+            if Path(text).exists() or Path(named).exists():
+                continue
+            missing = [[path for path in of.split(os.pathsep) if not Path(path).exists()] for of in (named, text)]
+            if fewest := min(missing, key=len):
+                raise ValueError(f"{f'--{name} ' * (f'--{name}' in flags)}{fewest[0]}: no such {kind}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -172,11 +177,16 @@ def main(argv: list[str] | None = None) -> int:
     folder, command = None, argv[0] if argv else ""
     try:
         if command in user_dir.COMMANDS:
-            folder, argv = user_dir.take_user_dir(argv)
+            only = Parser(add_help=False, allow_abbrev=False)  # other flags exist only after the folder is imported
+            user_dir.add_user_dir(only)
+            known, argv = only.parse_known_args(argv)
+            folder = known.user_dir
         if folder is not None and command != "average":
             user_dir.register_with(folder)
         if command == "--completion" and argv[1:2] and argv[1] in SHELLS:
-            return _print_completion(argv[1])
+            shtab = needed("shtab", f"--completion needs shtab; install it: {install('completion')}")
+            print(shtab.complete(build_parser([], whole=True), argv[1]))
+            return 0
         parser = build_parser(argv)
         if command and not command.startswith("-") and command not in COMMANDS:
             near = difflib.get_close_matches(command, COMMANDS, n=1)

@@ -63,14 +63,10 @@ def _choose(args: argparse.Namespace) -> list:
     if args.last is not None:
         return averaging.numbered(files, args.unit)[-args.last :]
     if args.range is not None:
-        return averaging.in_range(averaging.numbered(files, args.unit), *_range(args.range))
+        first, dash, final = args.range.partition("-")
+        if not (dash and first.isdecimal() and final.isdecimal() and int(first) <= int(final)):
+            raise ValueError(f"--range {args.range}: write the first and the last number, as in --range 5-9")
+        return averaging.in_range(averaging.numbered(files, args.unit), int(first), int(final))
     if any(path.is_dir() for path in args.checkpoints):
         raise ValueError("which of the directory's checkpoints? Add --last N, --range A-B or --best N --metric NAME")
     return [averaging.Checkpoint(path) for path in files]
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, dash, final = text.partition("-")
-    if not (dash and first.isdecimal() and final.isdecimal() and int(first) <= int(final)):
-        raise ValueError(f"--range {text}: write the first and the last number, as in --range 5-9")
-    return int(first), int(final)

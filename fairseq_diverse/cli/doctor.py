@@ -52,7 +52,12 @@ def main(args: argparse.Namespace) -> int:
         report = {"ok": not failed, "user_dir": str(PACKAGE), "checks": [asdict(check) for check in checks]}
         print(json.dumps(report, indent=2))
     else:
-        print("\n".join(_rows(checks)))
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            state = check.state if check.required or check.state == "ok" else f"{check.state}, optional"
+            print(f"{check.name:<{width}}  {state:<17}  {check.found}".rstrip())
+            if check.state != "ok":
+                print(f"{'':<{width}}  -> {check.advice}")
         print(f'\nfairseq\'s commands need --user-dir "$(fairseq-diverse user-dir)", here {PACKAGE}')
         print("  without it: invalid choice: 'diverse_transformer', unrecognized arguments, Weights only load failed")
         print(f"\nnot usable yet: {', '.join(failed)}" if failed else "\neverything required works")
@@ -201,12 +206,3 @@ def _version(package: str) -> str:
 
 def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def _rows(checks: list[Check]) -> Iterator[str]:
-    width = max(len(check.name) for check in checks)
-    for check in checks:
-        state = check.state if check.required or check.state == "ok" else f"{check.state}, optional"
-        yield f"{check.name:<{width}}  {state:<17}  {check.found}".rstrip()
-        if check.state != "ok":
-            yield f"{'':<{width}}  -> {check.advice}"

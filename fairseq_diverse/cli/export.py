@@ -23,7 +23,6 @@ OTHERS = {
     "huggingface": "no class of transformers fits fairseq's transformer: Marian's has other positions, and FSMT's "
     "decodes wrongly since it lost its own; --to safetensors writes a folder for the Hugging Face hub",
 }
-KEPT = ("checkpoint_average.pt", "checkpoint_last.pt")  # of a run, the first one that is there
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,10 +59,10 @@ def _of_run(folder: Path) -> Path:
     """The checkpoint that a run evaluates, or a shared folder itself."""
     if (folder / "config.json").is_file():
         return folder
-    for name in KEPT:
-        if (path := folder / "checkpoints" / name).is_file():
-            return path
-    raise ValueError(f"{folder}: no folder of a run, with checkpoints/{' or '.join(KEPT)}; name a checkpoint")
+    names = "checkpoint_average.pt", "checkpoint_last.pt"
+    if there := [path for name in names if (path := folder / "checkpoints" / name).is_file()]:
+        return there[0]
+    raise ValueError(f"{folder}: no folder of a run, with checkpoints/{' or '.join(names)}; name a checkpoint")
 
 
 def _share(checkpoint: Path, args: argparse.Namespace) -> None:

@@ -67,7 +67,12 @@ def main(args: argparse.Namespace) -> None:
     for flag, count in (("workers", args.workers), ("shards", args.shards)):
         if count is not None and count < 1:
             raise ValueError(f"--{flag} {count}: at least 1 is needed")
-    shard = _shard(args.shard) if args.shard is not None else None
+    shard = None
+    if args.shard is not None:
+        number, _, total = args.shard.partition("/")
+        if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
+            raise ValueError(f"--shard {args.shard}: I/N with 1 <= I <= N is needed, for example 2/8")
+        shard = int(number), int(total)
     if args.join and not args.shard:
         raise ValueError("--join: give --shard I/N too")
     if args.slurm is None and args.shards > 1:
@@ -135,10 +140,3 @@ def _gpus() -> list[str]:
         raise ValueError("--device cuda: torch sees no GPU here")
     names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return (names or [str(number) for number in range(count)])[:count]
-
-
-def _shard(text: str) -> tuple[int, int]:
-    first, _, count = text.partition("/")
-    if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
-        raise ValueError(f"--shard {text}: I/N with 1 <= I <= N is needed, for example 2/8")
-    return int(first), int(count)

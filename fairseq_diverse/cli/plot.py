@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse import register
-from fairseq_diverse.cli import distinct_checkpoints, named_path, plot_attention
+from fairseq_diverse.cli import named_checkpoints, named_path, plot_attention
 from fairseq_diverse.cli import report as flags_of
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir
@@ -72,7 +72,7 @@ def plot_head_map(args: argparse.Namespace) -> Figure:
 
     register()
     heads: dict[str, Any] = {}
-    for name, path in distinct_checkpoints(args.checkpoints):
+    for name, path in named_checkpoints(args.checkpoints, distinct=True):
         model, task = load_model(path, args.data)
         require_translation(path, task)
         task.load_dataset(args.split)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse import register
-from fairseq_diverse.cli import distinct_checkpoints
+from fairseq_diverse.cli import named_checkpoints
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.pipeline import FILE
 from fairseq_diverse.support.errors import UserError
@@ -64,7 +64,7 @@ def plot_attention(args: argparse.Namespace) -> None:
     from fairseq_diverse.models.loading import load_model, require_translation
 
     register()
-    named = distinct_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
+    named = named_checkpoints(args.path, distinct=True) if len(args.path) > 1 else [("", args.path[0])]
     if len(named) > 1 and args.layers is not None:
         raise UserError(f"--layers {args.layers}: of one checkpoint; several are drawn at one --layer")
     prepared = Preprocessing.load(args.data)

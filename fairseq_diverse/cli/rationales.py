@@ -69,7 +69,11 @@ def main(args: argparse.Namespace) -> None:
     made_by = [file_hash(model_file), read_record(args.data)["hash"], args.split, args.samples, args.seed]
     part = args.out.with_name(f".{args.out.name}.{hashlib.sha256(str(made_by).encode()).hexdigest()[:16]}.part")
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    records = _finished(part, count := len(examples))
+    records, count = [], len(examples)
+    if part.exists():  # of an interrupted call; a last line that was not written to its end is cut off
+        lines = part.read_bytes().split(b"\n")[:-1][:count]
+        part.write_bytes(b"".join(line + b"\n" for line in lines))
+        records = list(map(json.loads, lines))
     left = examples[len(records) :]
     bar = tqdm(left, initial=len(records), total=count, desc="rationales", unit="document", mininterval=INTERVAL)
     with open(part, "a", encoding="utf-8") as file:
@@ -89,12 +93,3 @@ def main(args: argparse.Namespace) -> None:
     print(f"{count:,} documents, rationales of {100 * share:.0f}% of the words")
     for name, heading in SHOWN.items():
         print(f"{heading} {found[name]:.4f}")
-
-
-def _finished(part: Path, count: int) -> list[dict]:
-    """The documents of an interrupted call; a last line that was not written to its end is cut off."""
-    if not part.exists():
-        return []
-    lines = part.read_bytes().split(b"\n")[:-1][:count]
-    part.write_bytes(b"".join(line + b"\n" for line in lines))
-    return list(map(json.loads, lines))

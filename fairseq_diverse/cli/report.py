@@ -18,13 +18,13 @@ from pathlib import Path
 
 from fairseq_diverse import __version__
 from fairseq_diverse.cli.run import add_table_arguments, parse_seeds, read_table
-from fairseq_diverse.experiments.runs.saved import with_other_settings
+from fairseq_diverse.experiments.runs.saved import runs_of, with_other_settings
 from fairseq_diverse.experiments.tables.load import Table
 from fairseq_diverse.reports import formats
 from fairseq_diverse.reports import report as reports
 from fairseq_diverse.reports.page import page
 from fairseq_diverse.reports.selection import Selection, Source, choose
-from fairseq_diverse.reports.side_by_side import sentences_of
+from fairseq_diverse.reports.side_by_side import side_by_side
 from fairseq_diverse.support.errors import UserError, warn
 from fairseq_diverse.support.files import rewrite_blocks, write_text
 
@@ -162,7 +162,8 @@ def show(args: argparse.Namespace, selection: Selection) -> str:
     views = {name: getattr(args, name) for name in ("test", "verdict", "by", "heads")}
     report = reports.build(selection, views, columns, with_rows=html, details=args.all_columns)
     count = _sentence_count(args, selection)
-    shown = [] if html else sentences_of(selection.rows, selection.source.runs, count, args.test)
+    runs = runs_of(selection.rows, selection.source.runs) if count and not html else []
+    shown = side_by_side(runs, count, args.test or "test").sentences if runs else []
     report = reports.completed(report, selection, shown, not args.no_notes)
     if args.save and (problem := selection.save(args.save)):
         print(f"--save {args.save}: without what --by needs: {problem}", file=sys.stderr)

@@ -98,7 +98,13 @@ def main(args: argparse.Namespace) -> int:
     seeds = any(len(system.files) > 1 for system in systems)
     if seeds and args.test != "bootstrap":
         raise ValueError(f"--test {args.test}: is of one file a system; systems with several are tested over seeds")
-    tested = _tested(args.test_metric, metrics, systems, seeds)
+    asked_for = args.test_metric
+    able = [metric for metric in metrics if seeds or systems[0].results[metric][0].statistics.size]
+    if asked_for in metrics and asked_for not in able:
+        raise ValueError(
+            f"--test-metric {asked_for}: has no counts by sentence to resample; give seeds or another metric"
+        )
+    tested = next((metric for metric in (asked_for or "bleu", *able) if metric in able), None)
     resamples = {}
     if tested and not seeds:
         found = {system.name: system.results[tested][0] for system in systems}
@@ -236,14 +242,6 @@ def _language(path: Path, references: list[str], given: str) -> str:
             why = str(error)
     warn(f"{path}: in {language} by its letters ({why}): all scores but chrF compare whole phrases, not words")
     return given
-
-
-def _tested(asked: str | None, metrics: list[str], systems: list[System], seeds: bool) -> str | None:
-    """The metric whose difference is tested; None where no metric can be."""
-    able = [metric for metric in metrics if seeds or systems[0].results[metric][0].statistics.size]
-    if asked in metrics and asked not in able:
-        raise ValueError(f"--test-metric {asked}: has no counts by sentence to resample; give seeds or another metric")
-    return next((metric for metric in (asked or "bleu", *able) if metric in able), None)
 
 
 def _row(system: System, seeds: bool, tested: str | None, resamples: np.ndarray | None) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """Print the folder of this package, to give to fairseq's commands as --user-dir. They then work in any folder."""
 
 import argparse
-from collections.abc import Sequence
 
 from fairseq_diverse import register
-from fairseq_diverse.cli.arguments import Parser
 from fairseq_diverse.host.programs import check_user_dir, import_user_dir
 from fairseq_diverse.support.paths import PACKAGE
 
@@ -26,14 +24,6 @@ def main(args: argparse.Namespace) -> None:
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
     own = "folder of a Python package that registers mechanisms of your own"
     parser.add_argument("--user-dir", metavar="DIR", help=own)
-
-
-def take_user_dir(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """``--user-dir`` of a command line, and the rest, whose flags exist only after the folder is imported."""
-    parser = Parser(add_help=False, allow_abbrev=False)
-    add_user_dir(parser)
-    known, rest = parser.parse_known_args(list(argv))
-    return known.user_dir, rest
 
 
 def register_with(user_dir: str | None) -> None:

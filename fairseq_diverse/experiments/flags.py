@@ -40,11 +40,6 @@ def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
     }
 
 
-def defaults(cpu: bool) -> Flags:
-    """Flags of training that a row may set otherwise."""
-    return {"task": "translation", **({"num-workers": "0"} if cpu else {})}
-
-
 def averaging(row: Row) -> Flags:
     """Which of a row's checkpoints ``fairseq-diverse average`` takes; empty where it takes none."""
     which = {flag: row.average.get(key) for flag, key in (("last", "last"), ("best", "best"), ("metric", "by"))}

@@ -28,9 +28,7 @@ class Row:
     size: str
     train: dict[str, str | bool]
     generate: dict[str, str | bool]
-    average: dict[
-        str, Any
-    ]  # empty, or ``last`` or ``best`` (by a metric, ``by``) N checkpoints, one ``every`` M updates
+    average: dict[str, Any]  # ``last`` or ``best`` (``by`` a metric) N checkpoints, one ``every`` M updates; or empty
     baseline: str  # the row that it is compared with
     published: dict[str, Any]  # a paper's figures
     published_on: str  # the data set on which these were measured

@@ -122,7 +122,7 @@ Resampled = Mapping[tuple[str, str, int], np.ndarray]  # scores on resampled tes
 def names_of_tests(runs: Runs) -> list[str]:
     """The test sets on which runs were scored for the rows or that have published figures, the first ones first."""
     scored = [(row, run) for row in runs.rows for run in runs.summaries.get(row.name, ())]
-    names = [_first_test(run) for _, run in scored] or ["test"]
+    names = [run.get("test", "test") for _, run in scored] or ["test"]
     names += [name for row, run in scored for name in run.get("tests", {}) if name in row.tests]
     return list(dict.fromkeys(names + [name for row in runs.rows for name in _by_test(row) if name != "test"]))
 
@@ -139,16 +139,12 @@ def of_test(runs: Runs, name: str) -> Runs:
     for row in runs.rows:
         row_runs, by_test = runs.summaries[row.name], _by_test(row)
         figures = dict(by_test.get(name, {}))
-        if name == (_first_test(row_runs[0]) if row_runs else first):
+        if name == (row_runs[0].get("test", "test") if row_runs else first):
             plain = {key: value for key, value in row.published.items() if key not in by_test}
             figures = plain | by_test.get("test", {}) | figures
         if summaries[row.name] or figures or not row_runs:
             rows.append(replace(row, published=figures))
     return runs._replace(rows=rows, summaries=summaries)
-
-
-def _first_test(run: Summary) -> str:
-    return run.get("test", "test")
 
 
 def _by_test(row: Row) -> dict[str, Any]:
@@ -191,7 +187,7 @@ def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
             if len(scores) == len(row_runs):
                 line.scores[m.key] = Spread.over(scores)
             if m.resampled:
-                low, high = interval(_mean([resampled[m.key, row.name, run["seed"]] for run in row_runs]))
+                low, high = interval(np.mean([resampled[m.key, row.name, run["seed"]] for run in row_runs], axis=0))
                 line.intervals[m.key] = (high - low) / 2
         if row.name != row.baseline and first:
             line.baseline, line.baseline_runs = row.baseline, first
@@ -218,17 +214,14 @@ def _over_examples(line: Line, measures: Sequence[Measure], resampled: Resampled
     tests = {}
     for m in (m for m in measures if m.compared):
         if m.examples:
-            before, after = (_mean([m.examples(run) for run in side]) for side in shared.values())
+            before, after = (np.mean([m.examples(run) for run in side], axis=0) for side in shared.values())
             _, error, p = paired_difference(before, after)
             tests[m.key] = OverExamples(p, error)
         elif m.resampled:
-            before, after = (_mean([resampled[m.key, n, run["seed"]] for run in side]) for n, side in shared.items())
+            of = {name: [resampled[m.key, name, run["seed"]] for run in side] for name, side in shared.items()}
+            before, after = (np.mean(scores, axis=0) for scores in of.values())
             tests[m.key] = OverExamples(p_value(before, after, line.differences[m.key].delta))
     return tests
-
-
-def _mean(values: Sequence[Any]) -> np.ndarray:
-    return np.mean(values, axis=0)
 
 
 def entries(line: Line) -> dict[str, Any]:

@@ -25,12 +25,19 @@ def table_notes(
 ) -> list[str]:
     """What the figures of the columns that are shown mean, and what they were measured with."""
     done = [line for line in lines if line.seeds]
+    data = dict.fromkeys(row.published_on for row in rows if row.published)
+    published = [f"published figures: measured on {', '.join(data)}"] if data else []
     if not done:
-        return published_note(rows)
+        return published
     text, in_tasks = [kind.opening] * bool(kind.opening), kind.task_table(rows)
     if not in_tasks:
         text += seeds_notes(done, [m for m in measures if f"Δ {m.name}" in headings])
-        text += _over_examples_note(kind, measures, headings)
+        if tested := [m for m in measures if m.compared and over_examples_heading(kind, measures, m) in headings]:
+            tests = [f"paired bootstrap, {RESAMPLES:,} resamples" if m.resampled else "paired t-test" for m in tested]
+            if len(tested) > 1:
+                named = (f"{m.name} by {'a ' * (not m.resampled)}{test}" for m, test in zip(tested, tests, strict=True))
+                tests = [*named, "each system averaged over its seeds"]
+            text.append(f"p over {kind.items} (other test {kind.items}, the same trainings): {'; '.join(tests)}")
         scaled = [m for m in measures if m.scale and {m.name, f"Δ {m.name}"} & {*headings}]
         text += [f"{m.name}: {m.scale}, {m.better}" for m in scaled]
         text += [note for heading, note in OF_SPEEDS.items() if heading in headings]
@@ -38,9 +45,13 @@ def table_notes(
     text += kind.notes(done)
     text += [f"seeds a row: {', '.join(sorted({str(line.seeds) for line in done}))}"] if in_tasks else []
     text += runs_notes(done)
-    if "±" not in kind.opening and not kind.beside:
-        text += _deviations_note(measures, done, headings)
-    return text + kind.signatures(done, headings) + commits_note(done) + published_note(rows)
+    if "±" not in kind.opening and not kind.beside and one_seed(done):
+        text += [f"{m.name} ±: half the 95% bootstrap interval" for m in measures if m.resampled]
+    elif "±" not in kind.opening and not kind.beside:
+        with_deviation = [m for m in measures if m.deviation]
+        shown = [m.name for m in with_deviation if (m.heading or m.name) in headings] or [with_deviation[0].name]
+        text.append(f"{', '.join(shown)} ±: standard deviation over seeds")
+    return text + kind.signatures(done, headings) + commits_note(done) + published
 
 
 def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: Sequence[str]) -> list[str]:
@@ -62,25 +73,6 @@ def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: 
         text.append(f"training speed: target subwords a second, {DIVIDED}")
         text += no_speed_note([line for line in done if line.baseline])
     return text + runs_notes(done) + commits_note(done)
-
-
-def _over_examples_note(kind: Kind, measures: Sequence[Measure], headings: Sequence[str]) -> list[str]:
-    tested = [m for m in measures if m.compared and over_examples_heading(kind, measures, m) in headings]
-    if not tested:
-        return []
-    tests = [f"paired bootstrap, {RESAMPLES:,} resamples" if m.resampled else "paired t-test" for m in tested]
-    if len(tested) > 1:
-        named = (f"{m.name} by {'a ' * (not m.resampled)}{test}" for m, test in zip(tested, tests, strict=True))
-        tests = [*named, "each system averaged over its seeds"]
-    return [f"p over {kind.items} (other test {kind.items}, the same trainings): {'; '.join(tests)}"]
-
-
-def _deviations_note(measures: Sequence[Measure], lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
-    if one_seed(lines):
-        return [f"{m.name} ±: half the 95% bootstrap interval" for m in measures if m.resampled]
-    with_deviation = [m for m in measures if m.deviation]
-    shown = [m.name for m in with_deviation if (m.heading or m.name) in headings] or [with_deviation[0].name]
-    return [f"{', '.join(shown)} ±: standard deviation over seeds"]
 
 
 def seeds_notes(lines: Sequence[Line], measures: Sequence[Measure]) -> list[str]:
@@ -135,8 +127,21 @@ def tested_rows(lines: Sequence[Line], keys: Sequence[str]) -> str:
 
 def runs_notes(lines: Sequence[Line]) -> list[str]:
     """How the runs of finished rows differ from what the table says, where and with which versions they ran."""
-    notes = differing_seeds_note, ended_early_note, diverged_note, machines_note, versions_note
-    return [text for note in notes for text in note(lines)]
+    text = differing_seeds_note(lines)
+    if early := [why for line in lines if (why := line.facts.get("ended_early"))]:
+        text.append(f"updates until training ended, by seed: {'; '.join(early)}")
+    ends = [(f"{line.name} seed {run['seed']}", nll["last"], nll.get("best", nll["last"]))
+            for line in lines for run in line.runs if (nll := run.get("valid_nll"))]  # fmt: skip
+    # NaN is not below, either
+    if wrong := [f"{run} {last:.2f} ({best:.2f})" for run, last, best in ends if not last <= min(FAR * best, GUESSED)]:
+        why = "training diverged, or fits its data too closely: validation NLL a token at the end (and the best)"
+        text.append(f"{why}: {', '.join(wrong)}")
+    text += machines_note(lines)
+    rows = grouped((version, line.name) for line in lines for version in versions(line.runs))
+    of_name = grouped((version.split()[0], version) for version in rows)
+    if several := [f"{one} ({', '.join(rows[one])})" for named in of_name.values() if len(named) > 1 for one in named]:
+        text.append(f"runs with different versions, which alone may change a score: {'; '.join(several)}")
+    return text
 
 
 def differing_seeds(line: Line) -> dict[str, list[int]]:
@@ -173,22 +178,6 @@ def ended_early(row: Row, runs: Sequence[Summary]) -> str:
     return f"{row.name} {counts} of {row.max_update:,} ({', '.join(f'--{flag}' for flag in row.ends_early)})"
 
 
-def ended_early_note(lines: Sequence[Line]) -> list[str]:
-    """Which rows trained for fewer updates than ``max-update``, by seed."""
-    early = [text for line in lines if (text := line.facts.get("ended_early"))]
-    return [f"updates until training ended, by seed: {'; '.join(early)}"] if early else []
-
-
-def diverged_note(lines: Sequence[Line]) -> list[str]:
-    """Which trainings ended far above their best validation NLL, or above that of guessing."""
-    ends = [(f"{line.name} seed {run['seed']}", nll["last"], nll.get("best", nll["last"]))
-            for line in lines for run in line.runs if (nll := run.get("valid_nll"))]  # fmt: skip
-    # NaN is not below, either
-    wrong = [f"{run} {last:.2f} ({best:.2f})" for run, last, best in ends if not last <= min(FAR * best, GUESSED)]
-    text = "training diverged, or fits its data too closely: validation NLL a token at the end (and the best)"
-    return [f"{text}: {', '.join(wrong)}"] if wrong else []
-
-
 def no_speed_note(lines: Sequence[Line]) -> list[str]:
     """Which rows have no speed, and why."""
     reasons = grouped((line.no_speed, line.name) for line in lines if line.no_speed)
@@ -219,23 +208,9 @@ def versions(runs: Sequence[Summary]) -> list[str]:
     return sorted({f"{name} {version}" for start in starts for name, version in start.get("versions", {}).items()})
 
 
-def versions_note(lines: Sequence[Line]) -> list[str]:
-    """Which libraries had several versions."""
-    rows = grouped((text, line.name) for line in lines for text in versions(line.runs))
-    texts = grouped((text.split()[0], text) for text in rows)
-    several = [f"{text} ({', '.join(rows[text])})" for named in texts.values() if len(named) > 1 for text in named]
-    return [f"runs with different versions, which alone may change a score: {'; '.join(several)}"] if several else []
-
-
 def commits_note(lines: Sequence[Line]) -> list[str]:
     """The commits of all lines, or versions."""
     commits = sorted({commit for line in lines for commit in commits_of(line.runs)})
     changed = " (+: with changed files)" * any("+" in commit for commit in commits)
     what = "code" if any(commit.startswith("version") for commit in commits) else "commits"
     return [f"{what}: {', '.join(commits)}{changed}"] if lines else []
-
-
-def published_note(rows: Sequence[Row]) -> list[str]:
-    """On which data the published figures were measured."""
-    data = list(dict.fromkeys(row.published_on for row in rows if row.published))
-    return [f"published figures: measured on {', '.join(data)}"] if data else []

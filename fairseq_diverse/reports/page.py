@@ -22,8 +22,7 @@ from fairseq_diverse.reports.report import Report
 from fairseq_diverse.reports.row_curves import SPEED, curves, draw_curves
 from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import Selection
-from fairseq_diverse.reports.side_by_side import Sentence, SideBySide, side_by_side
-from fairseq_diverse.reports.word_differences import Part, compare
+from fairseq_diverse.reports.side_by_side import Part, Sentence, SideBySide, compare, side_by_side
 from fairseq_diverse.support.pictures import Figure, as_svg
 from fairseq_diverse.support.tables import one_line, readable
 
@@ -117,17 +116,12 @@ def with_values(cells: Cells) -> list[list[tuple[str, float | None]]]:
     """
     columns = []
     for number, texts in enumerate(zip(*cells[1:], strict=True)):
-        values = [_value(text) for text in texts]
+        found = map(NUMBER.match, texts)  # +1.50 ± 0.20** (p = 0.030) -> 1.5, 12.6M -> 12600000
+        values = [float(match[1].replace(",", "")) * SCALE[match[2]] if match else None for match in found]
         words = {text for text, value in zip(texts, values, strict=True) if value is None} - {"", "-", "not run"}
         sorted_by = [None] * len(values) if words or not number else values
         columns.append(list(zip(texts, sorted_by, strict=True)))
     return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _value(text: str) -> float | None:
-    """``+1.50 ± 0.20** (p = 0.030)`` -> 1.5, ``12.6M`` -> 12600000."""
-    match = NUMBER.match(text)
-    return float(match[1].replace(",", "")) * SCALE[match[2]] if match else None
 
 
 def _digest(text: str) -> str:

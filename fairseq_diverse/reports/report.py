@@ -87,7 +87,13 @@ def rows_report(
     content |= {"tests": dict(zip(chosen, tables, strict=True))} if len(tables) > 1 else {}
     content |= {kind.name: sheet.values for kind, sheet in zip(beside, others, strict=True)}
     if sheets:
-        blocks[: len(sheets)] = _share_notes(blocks[: len(sheets)], table.note)
+        of_tests = blocks[: len(sheets)]  # what all have in common is below the last one alone, behind the table's note
+        common = [text for text in blocks[0].notes if all(text in block.notes for block in of_tests)]
+        *shown, last = [
+            block._replace(notes=[text for text in block.notes if text not in common]) for block in of_tests
+        ]
+        last = last._replace(notes=[*last.notes, *filter(None, [table.note]), *common])
+        blocks[: len(sheets)] = [*shown, last]
         blocks += [Block(cells, title, []) for title, cells in main.tables(sheets[0].lines)]
         blocks += _cited(table) if names is None and not judged else []
     hidden = sheets[0].details if sheets and names is None and not details else ()
@@ -126,13 +132,6 @@ def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
         return notes.table_notes(kind, runs.rows, measures, lines, headings)
 
     return Sheet(title, cells, below, lines, list(map(entries, lines)), details)
-
-
-def _share_notes(blocks: Sequence[Block], note: str) -> list[Block]:
-    """The tables with the notes that all have in common below the last one alone, behind the table's note."""
-    common = [text for text in blocks[0].notes if all(text in block.notes for block in blocks)]
-    *shown, last = [block._replace(notes=[text for text in block.notes if text not in common]) for block in blocks]
-    return [*shown, last._replace(notes=[*last.notes, *filter(None, [note]), *common])]
 
 
 def tests_of(runs: Runs, test: str | None) -> tuple[list[str], list[str]]:

@@ -50,18 +50,6 @@ def curves(rows: Sequence[Row], flags: Sequence[str]) -> list[Curve]:
     return [Curve(_label(list(points.values())), points) for points in groups.values()]
 
 
-def _half_interval(run: Summary, measure: Measure) -> float:
-    """Half the 95% bootstrap interval of a run's figure; 0 where its examples are not known."""
-    if measure.resampled:
-        low, high = interval(measure.resampled(run))
-    elif measure.examples:
-        values = np.array(measure.examples(run))
-        low, high = interval(resampled_sums(values[:, None])[:, 0] / len(values))
-    else:
-        return 0.0
-    return (high - low) / 2
-
-
 def published_figure(row: Row, measure: Measure) -> float | None:
     """The paper's figure of this measure, on the row's first test set; None where there is none."""
     figure = row.published.get(PUBLISHED.get(measure.key, measure.key)) if row.data == row.published_on else None
@@ -159,11 +147,19 @@ def _draw_panel(
 
 
 def _point(runs: Sequence[Summary], measure: Measure) -> _Point:
-    """The mean over a row's seeds and its bar."""
+    """The mean over a row's seeds and its bar: their deviation, or of one seed half the 95% bootstrap interval over its
+    examples, where these are known."""
     spread = Spread.over([measure.figure(run) for run in runs])
     if spread.deviation is not None:
         return _Point(spread.mean, spread.deviation, OVER_SEEDS)
-    return _Point(spread.mean, _half_interval(runs[0], measure), OVER_SENTENCES)
+    if measure.resampled:
+        low, high = interval(measure.resampled(runs[0]))
+    elif measure.examples:
+        values = np.array(measure.examples(runs[0]))
+        low, high = interval(resampled_sums(values[:, None])[:, 0] / len(values))
+    else:
+        low, high = 0.0, 0.0
+    return _Point(spread.mean, (high - low) / 2, OVER_SENTENCES)
 
 
 def _number(value: object) -> float | None:

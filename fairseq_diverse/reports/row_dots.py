@@ -98,7 +98,8 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
             color, marker = style
             bar = np.abs(np.array(difference.interval)[:, None] - difference.delta) if difference.interval else None
             axis.errorbar(difference.delta, place, xerr=bar, color=color, marker=marker, capsize=3)
-            before, after = _compared_scores(line, measure)
+            sides = [{run["seed"]: measure.figure(run) for run in side} for side in (line.baseline_runs, line.runs)]
+            before, after = ([of[seed] for seed in seeds] for of, seeds in zip(sides, compared(*sides), strict=True))
             seeds = [score - float(np.mean(before)) for score in after]
             axis.plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
         axis.set_xlabel(pictures.in_lines("Δ " + measure.label(measure.name, ",\n"), inches))
@@ -112,12 +113,6 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
     pictures.set_note(figure, f"minus {baseline}'s; {bars}hollow: a seed\n{outcomes}")
     pictures.set_title(figure, title)
     return figure
-
-
-def _compared_scores(line: Line, measure: Measure) -> list[list[float]]:
-    """Of the seeds of the baseline and the row whose difference is shown."""
-    scores = [{run["seed"]: measure.figure(run) for run in side} for side in (line.baseline_runs, line.runs)]
-    return [[by_seed[seed] for seed in seeds] for by_seed, seeds in zip(scores, compared(*scores), strict=True)]
 
 
 def _name_rows(axis: Any, lines: Sequence[Line]) -> None:

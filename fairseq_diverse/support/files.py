@@ -31,10 +31,10 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     try:
         there = path.stat().st_mode
     except FileNotFoundError:
-        there = None
-    if there and stat.S_ISDIR(there):
+        there = stat.S_IFREG
+    if stat.S_ISDIR(there):
         raise IsADirectoryError(errno.EISDIR, "a folder, not a file that can be written", str(path))
-    target = None if there and not stat.S_ISREG(there) else _named_file(path)
+    target = _named_file(path) if stat.S_ISREG(there) else None
     options: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     temporary = None
     try:
@@ -45,8 +45,8 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_path(target)
         with open(temporary, mode.replace("w", "x"), **options) as f:
-            with suppress(OSError):  # some file systems have no modes
-                os.fchmod(f.fileno(), stat.S_IMODE(there or os.fstat(f.fileno()).st_mode))
+            with suppress(OSError):  # there is none, or the file system has no modes
+                shutil.copymode(path, temporary)
             yield f
         os.replace(temporary, target)
     except OSError as error:  # the error of a full disk does not name the file
@@ -158,20 +158,11 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str]) -> int:
-    """Replace the text between each ``<!-- MARKER -->`` and ``<!-- end -->`` of a Markdown file, which begin lines.
+    """Replace the text between each ``<!-- MARKER -->`` and ``<!-- end -->`` of a Markdown file, which begin lines;
+    returns the number of blocks. Nothing else changes; a block has the line ends of its marker.
 
-    Nothing else changes; a block has the line ends of its marker.
-
-    Args:
-        marker: a regular expression, its groups with names.
-        block: makes the new text, which ends with a newline, from a match.
-
-    Returns:
-        The number of blocks.
-
-    Raises:
-        ValueError: the file cannot be read or is not UTF-8, or a block has no end.
-    """
+    ``marker`` is a regular expression, its groups with names; ``block`` makes the new text, which ends with a newline,
+    from a match. Raises ValueError: the file cannot be read or is not UTF-8, or a block has no end."""
     read_lines(path)  # which names a line that is not UTF-8
     old = path.read_bytes().decode("utf-8")
     start, end = rf"(?m)^(?P<start>\ufeff?[ \t]*<!-- {marker} -->\r?\n)", r"^[ \t]*<!-- end -->"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.support.processes import run_to_end
 from fairseq_diverse.support.yaml_files import parse_value
 
@@ -42,23 +42,10 @@ class Command(Resumed):
 
 
 def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[str], folder: Path) -> list[str]:
-    """Queue jobs as one array, ``parallel`` of them at a time.
-
-    Args:
-        settings: sbatch's options as ``name=value``, hyphens as underscores.
-        folder: for the jobs' scripts and logs.
-
-    Returns:
-        The jobs' numbers, in the order of the jobs.
-
-    Raises:
-        UserError: submitit or SLURM is absent, or sbatch or an option is refused.
-    """
-    try:
-        from submitit import SlurmExecutor
-        from submitit.core.utils import FailedJobError
-    except ImportError:
-        raise UserError(f"--slurm needs submitit; install it: {install('slurm')}") from None
+    """Queue jobs as one array, ``parallel`` of them at a time; returns their numbers, in the order of the jobs.
+    ``settings``: sbatch's options as ``name=value``, hyphens as underscores; ``folder``: for the jobs' scripts and
+    logs. Raises UserError: submitit or SLURM is absent, or sbatch or an option is refused."""
+    submitit = needed("submitit", f"--slurm needs submitit; install it: {install('slurm')}")
     options: dict[str, Any] = {"time": TIME, "job_name": "fairseq-diverse", "array_parallelism": parallel}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -67,13 +54,13 @@ def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[
         name = name.replace("-", "_")
         options[name] = _minutes(value) if name == "time" else _value(value)
     try:
-        executor = SlurmExecutor(folder, max_num_timeout=RESTARTS)
+        executor = submitit.SlurmExecutor(folder, max_num_timeout=RESTARTS)
         executor.update_parameters(**options)
         with executor.batch():
             queued = [executor.submit(job) for job in jobs]
     except RuntimeError as error:
         raise UserError(f"--slurm: {error}") from None
-    except (ValueError, TypeError, FailedJobError) as error:
+    except (ValueError, TypeError, submitit.core.utils.FailedJobError) as error:
         raise UserError(f"--slurm {' '.join(settings)}: {' '.join(str(error).split())}") from None
     return [job.job_id for job in queued]
 

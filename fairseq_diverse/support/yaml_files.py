@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import read_lines
 
 SHORT = reprlib.Repr()
@@ -52,6 +53,7 @@ def read_yaml(path: Path) -> Any:
     text = "\n".join(read_lines(path))
     try:
         content = yaml.load(text, _Loader)
+        _check(content, "", {})
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -59,14 +61,10 @@ def read_yaml(path: Path) -> Any:
         raise ValueError(f"{path}{where}: not valid YAML ({problem})") from None
     except RecursionError:
         raise ValueError(f"{path}: nested too deeply") from None
+    except UserError as error:
+        raise ValueError(f"{path}: {error}") from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML
         raise ValueError(f"{path}: not valid YAML (a value does not fit its tag: {error})") from None
-    try:
-        _check(content, "", {})
-    except RecursionError:
-        raise ValueError(f"{path}: nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     return content
 
 
@@ -79,11 +77,11 @@ def parse_value(text: str) -> Any:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise ``ValueError`` for text with control characters or with ``${...}``."""
+    """Raise ``UserError`` for text with control characters or with ``${...}``."""
     if CONTROL.search(text):
-        raise ValueError(f"{where}{shown(text)}: has a control character or half of a surrogate pair")
+        raise UserError(f"{where}{shown(text)}: has a control character or half of a surrogate pair")
     if "${" in text:
-        raise ValueError(f"{where}{shown(text)}: ${{...}} is not supported; write the value itself")
+        raise UserError(f"{where}{shown(text)}: ${{...}} is not supported; write the value itself")
 
 
 def shown(value: object) -> str:
@@ -98,7 +96,7 @@ def _check(value: Any, where: str, open_by_id: dict[int, bool]) -> None:
     if isinstance(value, str):
         check_text(value, where)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where}{value}: must be a finite number")
+        raise UserError(f"{where}{value}: must be a finite number")
     elif isinstance(value, dict | list) and id(value) not in open_by_id:
         open_by_id[id(value)] = True
         for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
@@ -108,4 +106,4 @@ def _check(value: Any, where: str, open_by_id: dict[int, bool]) -> None:
     elif open_by_id.get(id(value)):  # within itself
         raise RecursionError
     elif not isinstance(value, dict | list | int | float | None):
-        raise ValueError(f"{where}{shown(value)}: text, a number, true, false, null, a list or keys expected")
+        raise UserError(f"{where}{shown(value)}: text, a number, true, false, null, a list or keys expected")

@@ -9,8 +9,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.reports.page import RowInfo, marked, readable, render, row_info, with_values
-from fairseq_diverse.reports.side_by_side import Sentence, SideBySide, side_by_side
-from fairseq_diverse.reports.word_differences import Part, compare, words
+from fairseq_diverse.reports.side_by_side import Part, Sentence, SideBySide, compare, side_by_side, words
 from fairseq_diverse.support.pictures import new_figure
 
 HOSTILE = "<script>x</script>\"'><b onclick=y>&amp; {{ 7 * 7 }} </title></style>"

@@ -323,12 +323,8 @@ def _validation_bleu(run: Run, log: Path) -> float:
     hypotheses = scores.read_translations(log, run.data.path)
     if len(hypotheses) != len(references):
         raise ValueError(f"{log}: {len(hypotheses)} translations of the validation split's {len(references)} sentences")
-    return round(
-        scores.sacrebleu_result(
-            "bleu", hypotheses, references, run.data.target, pipeline.lowercased(run.data.path)
-        ).score,
-        4,
-    )
+    lowercase = pipeline.lowercased(run.data.path)
+    return round(scores.sacrebleu_result("bleu", hypotheses, references, run.data.target, lowercase).score, 4)
 
 
 def _scored(run: Run, test: str = "") -> Summary:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import cores
@@ -18,6 +17,8 @@ AVX2 = {
     **{"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
     **{"ONEDNN_MAX_CPU_ISA": "AVX2", "FAIRSEQ_DIVERSE_KERNELS": "x86-64-v3"},
 }
+# By which fairseq takes itself for one of several nodes' processes, or gives all runs of a SLURM job the same port: a
+# run uses one node, and others may run beside it
 SEVERAL_NODES = (
     *("SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_JOB_ID"),
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
@@ -39,16 +40,10 @@ def threads_of_runs(
 def variables_of_run(
     threads: int, inherited: dict[str, str], cpu: bool, same_arithmetic: bool = False
 ) -> dict[str, str]:
-    """The variables that a run adds to the inherited ones; of ``ALLOCATION`` those that are not set already.
-
-    Args:
-        cpu: the run uses no GPU.
-        same_arithmetic: only instructions of AVX2 and one thread, so that a training repeats to the last bit on
-            another processor of the same maker.
-
-    Raises:
-        UserError: ``same_arithmetic`` on a GPU, with several threads, or on a processor without AVX2.
-    """
+    """The variables that a run, which uses no GPU if ``cpu``, adds to the inherited ones; of ``ALLOCATION`` those that
+    are not set already. ``same_arithmetic``: only instructions of AVX2 and one thread, so that a training repeats to
+    the last bit on another processor of the same maker. Raises UserError: it is on a GPU, with several threads, or on a
+    processor without AVX2."""
     import torch
 
     added = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
@@ -91,15 +86,3 @@ def gpu_variables(gpus: Sequence[str], job: int, batch: int) -> dict[str, str]:
     empty where there are not several GPUs."""
     names = gpus[job % len(gpus)].split(",")[: batch or None] if gpus else []
     return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
-
-
-def without_other_nodes(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those by which fairseq takes itself for one of several nodes' processes, or gives all runs
-    of a SLURM job the same port: a run uses one node, and others may run beside it."""
-    return {name: value for name, value in inherited.items() if name not in SEVERAL_NODES}
-
-
-def had_same_arithmetic(start: Mapping[str, Any]) -> bool:
-    """Whether training was started with ``same_arithmetic``, by what `provenance.collect` wrote."""
-    machine = start.get("machine") or {"threads": 0}
-    return machine["threads"] == 1 and AVX2.items() <= machine.get("variables", {}).items()

@@ -18,7 +18,7 @@ from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.records import write_json
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import provenance
-from fairseq_diverse.experiments.runs.environment import without_other_nodes
+from fairseq_diverse.experiments.runs.environment import SEVERAL_NODES
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, summary_of, valid_state, write_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
@@ -52,16 +52,12 @@ class Progress:
 
 
 def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
-    """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written.
+    """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written. Their
+    programs get the ``environment`` besides the inherited variables.
 
-    Args:
-        environment: variables that the steps' programs get besides the inherited ones.
-
-    Raises:
-        RunFailed: a step's program failed, or code, files or data were changed meanwhile (`InputChanged`): nothing is
-            kept of a step that may have read others than those that the run's folder is named by.
-        Busy: another process holds this run.
-    """
+    Raises RunFailed: a step's program failed, or code, files or data were changed meanwhile (`InputChanged`): nothing
+    is kept of a step that may have read others than those that the run's folder is named by. Raises Busy: another
+    process holds this run."""
     with locked(run.directory) as lock:
         if is_finished(run):
             return
@@ -153,7 +149,8 @@ def _spawn(
     """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes. Training
     fails if its input changes before the first update, when it has read all."""
     path, reads = run.directory / f"{step}.log", step == "train"
-    env = without_other_nodes(os.environ) | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"}
+    inherited = {name: value for name, value in os.environ.items() if name not in SEVERAL_NODES}
+    env = inherited | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"}
     die = partial(die_with_parent, os.getpid())
     with open(path, "ab" if reads else "wb") as log:
         follow, words = logs.Follower(path), lighter(command)

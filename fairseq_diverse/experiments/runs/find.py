@@ -78,12 +78,8 @@ def find_runs(
     rows: Sequence[Row], seeds: Sequence[int], dry: bool = False, root: Path | None = None, cpu: bool | None = None
 ) -> list[Run]:
     """The runs of rows and seeds, row by row; an equal earlier run's directory is used, whatever its row was called.
-
-    Args:
-        dry: accept data sets that are known but not prepared.
-        root: the folder of runs (default: ``runs_dir()``).
-        cpu: run without a GPU; by default where torch, which takes a second to import, finds none.
-    """
+    ``dry`` accepts data sets that are known but not prepared; ``root`` is the folder of runs (default: ``runs_dir()``);
+    ``cpu``: without a GPU, by default where torch, which takes a second to import, finds none."""
     root = root or runs_dir()
     every = [*rows, *(row.first for row in rows if row.first)]
     by_name = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}

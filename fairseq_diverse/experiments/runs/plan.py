@@ -4,8 +4,8 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, portable, to_arguments
-from fairseq_diverse.experiments.kinds.kind import State, kind_of
+from fairseq_diverse.experiments.flags import averaging, common, machinery, portable, to_arguments
+from fairseq_diverse.experiments.kinds.kind import DEFAULT_TASK, State, kind_of
 from fairseq_diverse.experiments.run import Row, Run
 
 
@@ -14,7 +14,7 @@ def steps_of(run: Run, state: State) -> dict[str, list[str]]:
     the run's folder; a step may depend on what those before measured."""
     row, kind = run.row, kind_of(run.row)
     flags = common(*kind.languages(run.data), run.cpu, row.user_dir) | machinery(row, run.seed, run.checkpoints)
-    flags |= defaults(run.cpu) | kind.training(run) | row.train
+    flags |= {"task": DEFAULT_TASK} | ({"num-workers": "0"} if run.cpu else {}) | kind.training(run) | row.train
     if run.pretrained:
         flags["finetune-from-model"] = str(run.pretrained)
     if run.tracking.tensorboard:

@@ -20,14 +20,9 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
     ``CONSTITUENCY_MODEL``. For rows whose parser is another one of ``parse``, such as pcfg with the grammar
     ``PCFG_MODEL``, a copy of the data has the trees.
 
-    Args:
-        runs: found with ``dry``.
-        flags: of ``fairseq-diverse prepare``.
-        again: also prepare GLUE's tasks that are there, which says if they have other subwords.
-
-    Raises:
-        ValueError: something that no command prepares is missing.
-    """
+    ``runs``: found with ``dry``; ``flags``: of ``fairseq-diverse prepare``; ``again``: also prepare GLUE's tasks that
+    are there, which says if they have other subwords. Raises ValueError: something that no command prepares is
+    missing."""
     folders: dict[Path, tuple[Path, dict[str, str]]] = {}  # by folder for trees: of the data, and the row's parsers
     for run in runs:
         refuse_by_hand(run.data)

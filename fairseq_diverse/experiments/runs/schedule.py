@@ -11,7 +11,7 @@ from statistics import mean
 
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.run import Run
-from fairseq_diverse.experiments.runs.environment import AVX2, gpu_variables, had_same_arithmetic
+from fairseq_diverse.experiments.runs.environment import AVX2, gpu_variables
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of
 from fairseq_diverse.experiments.runs.provenance import starts_of
@@ -28,18 +28,12 @@ def run_all(
     ended: Callable[[Run], object] = lambda run: None,
     gpus: Sequence[str] = (),
 ) -> int:
-    """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others.
+    """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others. Returns how many
+    runs failed or were left to another process.
 
     Everything happens in this one thread: each run is a generator that is asked in turn, so Ctrl-C ends all of them.
-
-    Args:
-        ended: called with every run that is finished, now or before.
-        gpus: ``CUDA_VISIBLE_DEVICES`` of each job, where there are several; a run uses at most those that its batch is
-            for.
-
-    Returns:
-        How many runs failed or were left to another process.
-    """
+    ``ended`` is called with every run that is finished, now or before. ``gpus`` has ``CUDA_VISIBLE_DEVICES`` of each
+    job, where there are several; a run uses at most those that its batch is for."""
     waiting, jobs = list(runs), min(jobs, len(runs))
     display = Bars(jobs) if sys.stderr.isatty() else Lines()
     working: dict[int, tuple[Run, Iterator[Progress]]] = {}
@@ -108,7 +102,8 @@ def other_arithmetic(run: Run, environment: dict[str, str]) -> str:
         return ""
     finished = is_finished(run)
     before = starts_of(summary_of(run) or {}) if finished else read_state(run).get("starts", [])
-    if all(map(had_same_arithmetic, before)):
+    machines = [start.get("machine") or {"threads": 0} for start in before]
+    if all(one["threads"] == 1 and AVX2.items() <= one.get("variables", {}).items() for one in machines):
         return ""
     if finished:
         return "; NOT with --same-arithmetic, by its summary: remove that folder to train it again"

@@ -55,17 +55,11 @@ def load_table(
     """Read a table file and resolve its rows: size, then the table's flags, those of the data, the row's and
     ``settings``.
 
-    Args:
-        name: a table's name in ``configs/tables``, or the path of a YAML file.
-        data: the data set of every row instead of the file's; of rows that it makes equal, the first remains.
-        size: the size of every row instead of the file's.
-        settings: ``flag=value`` for every row, in place of a grid's values of that flag; ``generate.flag=value`` and
-            ``average.last=N`` reach those sections.
-        user_dir: a folder of mechanisms instead of the file's ``user-dir``, which is relative to the file.
-
-    Raises:
-        ValueError: names the file and the key that is wrong, and what is known.
-    """
+    ``name`` is that of a table in ``configs/tables``, or the path of a YAML file. ``data`` and ``size`` are for every
+    row instead of the file's; of rows that ``data`` makes equal, the first remains. ``settings`` are ``flag=value`` for
+    every row, in place of a grid's values of that flag; ``generate.flag=value`` and ``average.last=N`` reach those
+    sections. ``user_dir`` is a folder of mechanisms instead of the file's ``user-dir``, which is relative to the file.
+    Raises ValueError: names the file and the key that is wrong, and what is known."""
     path = config_path("tables", name)
     content, table = file.read_file(path, TableFile, file.TABLE_KEYS)
     replaced = values.parse_settings(settings or [])
