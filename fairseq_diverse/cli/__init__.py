@@ -76,8 +76,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """An ``int`` of C, in place of Python's. Raises ArgumentTypeError, ValueError: it is larger, or not a whole
-    number."""
+    """An ``int`` of C, in place of Python's. Raises ArgumentTypeError, ValueError: too large, or not a whole number."""
     if abs(number := int(text)) >= 2**31:
         raise argparse.ArgumentTypeError(f"{text}: at most 2147483647")
     return number
@@ -140,8 +139,7 @@ def _add_own_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_paths(args: argparse.Namespace) -> None:
-    """Check that what a command reads exists, before it imports torch, which takes seconds: paths, ``NAME=PATH``, or
-    several joined as in an ensemble."""
+    """Check what a command reads, before it imports torch: paths, ``NAME=PATH``, or joined as in an ensemble."""
     flags = args.subparser._option_string_actions
     for name in args.read_paths:
         given = getattr(args, name, None)

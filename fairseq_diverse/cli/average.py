@@ -23,9 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--best", type=int, metavar="N", help="the best N checkpoints by --metric")
     parser.add_argument("--metric", help="loss, bleu, ...: the --best-checkpoint-metric of the training")
     unit = parser.add_mutually_exclusive_group()
-    unit.add_argument("--epochs", dest="unit", action="store_const", const="epochs", help="only checkpoints of epochs")
-    updates = "only checkpoints of updates"
-    unit.add_argument("--updates", dest="unit", action="store_const", const="updates", help=updates)
+    unit.add_argument("--epochs", dest="unit", action="store_const", const="epochs", help="only those of epochs")
+    unit.add_argument("--updates", dest="unit", action="store_const", const="updates", help="only those of updates")
     parser.add_argument("--strict", action="store_true", help="stop if there are fewer than N checkpoints")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="checkpoint to write")
 

@@ -90,8 +90,7 @@ def add_curves(parser: argparse.ArgumentParser) -> None:
     add("logs", nargs="+", metavar="NAME=LOG", help="a log of fairseq-train --log-format json, or a run's folder")
     loss = "loss: the training objective (default); nll_loss: without label smoothing and regularizers"
     add("--metric", choices=tuple(METRICS), default="loss", help=loss)
-    smooth = "running mean of N logged values (default: 1/50 of all; 1: as logged)"
-    add("--smooth", type=int, metavar="N", help=smooth)
+    add("--smooth", type=int, metavar="N", help="running mean of N logged values (default: 1/50 of all; 1: as logged)")
 
 
 def plot_curves(args: argparse.Namespace) -> Figure:

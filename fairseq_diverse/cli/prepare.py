@@ -69,13 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     train = "training text: raw/train means raw/train.de and raw/train.en; or a .tsv, .tmx"
     own.add_argument("--train", metavar="PREFIX", help=train)
     own.add_argument("--valid", metavar="PREFIX", help="validation text")
-    test = "test text, one or several test sets, also sacrebleu:NAME"
-    own.add_argument("--test", metavar="PREFIX", nargs="+", help=test)
+    own.add_argument("--test", metavar="PREFIX", nargs="+", help="one or several test sets, also sacrebleu:NAME")
     own.add_argument("--bpe-size", metavar="N", type=int, help="number of BPE merges (default: 32000)")
     add("--no-download", action="store_true", help="list missing archives, download none")
     counts = parser.add_mutually_exclusive_group()
-    strict = "stop if numbers of lines or pairs differ from those known"
-    counts.add_argument("--strict-counts", action="store_true", help=strict)
+    counts.add_argument("--strict-counts", action="store_true", help="stop if numbers of lines or pairs differ")
     counts.add_argument("--accept-counts", action="store_true", help="only warn if they differ (the default)")
     add("--out", type=Path, help="folder to create (default: data/NAME in the folder of runs)")
     add("--monolingual", metavar="LANGUAGE", nargs="?", const="", help="only this language (default: the source)")
@@ -138,8 +136,8 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> DataConfig | None:
-    """The configuration that a name means; None where there is none. Raises ValueError: also for flags that do not go
-    with it."""
+    """The configuration of a name; None where there is none. Raises ValueError: also for flags that do not go with
+    it."""
     task = glue.split_name(name) or eraser.split_name(name)
     if args.dedup and (task or name in PLAIN_DATA):
         raise ValueError(f"--dedup: {name} is prepared as it is; leave it out")

@@ -67,8 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     copies = "copy each run's summary there, as `report --save`; runs with a complete copy there are skipped"
     add("--save", type=Path, metavar="DIR", help=copies)
     add("--wandb", metavar="PROJECT", help="log trainings to this Weights & Biases project")
-    page = "show the report when all runs are done, and write its page to FILE"
-    add("--report", type=Path, metavar="FILE", help=page)
+    add("--report", type=Path, metavar="FILE", help="show the report when all runs are done, and write its page there")
     add("--best", action="store_true", help="report only the best point of each grid")
     add("--dry-run", action="store_true", help="print what there is to do, each run's state and folder; start nothing")
     add("--commands", action="store_true", help="with --dry-run: also print each run's commands")
@@ -148,8 +147,8 @@ def main(args: argparse.Namespace) -> int:
         if not args.dry_run:
             raise ValueError(line)
         say(f"warning: {line}")
-    cpu, threads = all(run.cpu for run in runs), variables.threads_of_runs(args.jobs, os.environ, args.same_arithmetic)
-    environment = variables.variables_of_run(threads, dict(os.environ), cpu, args.same_arithmetic)
+    cpu = all(run.cpu for run in runs)
+    environment = variables.variables_of_runs(args.jobs, cpu, args.same_arithmetic)
     shares = variables.gpus_of_jobs(args.jobs, os.environ) if args.slurm is None else []
     if copies and runs:
         for line in copies.differences(environment | variables.gpu_variables(shares, 0, runs[0].row.gpus)):

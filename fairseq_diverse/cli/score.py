@@ -59,13 +59,14 @@ class System(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     systems = parser.add_mutually_exclusive_group(required=True)
     systems.add_argument("--hyp", type=Path, nargs="+", metavar="FILE", help="translations to score")
-    seeds = "systems to score, one file per seed"
-    systems.add_argument("--system", nargs="+", metavar="NAME=FILE,FILE,...", help=seeds)
+    systems.add_argument("--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, one file a seed")
     add = parser.add_argument
-    references = "references, raw text; several for sacreBLEU"
-    add("--ref", type=Path, nargs="+", required=True, metavar="FILE", help=references)
-    first = "file of --hyp or name of --system to compare with (default: the first --system)"
-    add("--baseline", metavar="FILE|NAME", help=first)
+    add("--ref", type=Path, nargs="+", required=True, metavar="FILE", help="references, raw; several for sacreBLEU")
+    add(
+        "--baseline",
+        metavar="FILE|NAME",
+        help="a file, or a name of --system, to compare with (default: the first name)",
+    )
     add("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokenization")
     add("--language", help="language of the translations (default: the target of --data)")
     add("--lowercase", action="store_true", help="compare in lower case (default: only if the target of --data is)")
@@ -210,8 +211,7 @@ def _references(path: Path) -> list[str]:
 
 
 def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
-    """Warn of two files of which one has subwords, tokens, typographic quotes or characters that no eye sees, and the
-    other has not."""
+    """Warn of subwords, tokens, typographic quotes or unseen characters in one of two files but not in the other."""
     if all(spaced_stops(lines) and len(lines) >= TOKENIZED_LINES for _, lines in both):
         warn(f"{both[0][0]}: as the references, has spaces before full stops; {TOKENIZED.format('LANGUAGE')}")
     for (file, lines), (other, others) in (both, reversed(both)):

@@ -23,9 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--valid", type=int, default=500, help="number of validation sentences (default: %(default)s)")
     add("--test", type=int, default=500, help="number of test sentences (default: %(default)s)")
     add("--seed", type=int, default=1, help="random seed, 0 or more (default: %(default)s)")
-    probing = "also write OUT/probing: SentEval's ten tasks, N sentences each"
-    add("--probing", type=int, default=0, metavar="N", help=probing)
-    rationales = "also write OUT/rationales: four of these tasks in ERASER's layout, with the word that decides"
+    add("--probing", type=int, default=0, metavar="N", help="also OUT/probing: SentEval's ten tasks, N sentences each")
+    rationales = "also OUT/rationales: four of these tasks in ERASER's layout, with the word that decides"
     add("--rationales", type=int, default=0, metavar="N", help=rationales)
     add("--word-by-word", action="store_true", help="also score a word-by-word translation of the test split")
 

@@ -22,8 +22,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
-    own = "folder of a Python package that registers mechanisms of your own"
-    parser.add_argument("--user-dir", metavar="DIR", help=own)
+    parser.add_argument("--user-dir", metavar="DIR", help="folder of a package that registers mechanisms of your own")
 
 
 def register_with(user_dir: str | None) -> None:

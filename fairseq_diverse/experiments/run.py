@@ -64,9 +64,8 @@ class Row:
         return replace(self, metrics=metrics, tests=tests, heads=self.heads or other.heads)
 
     def with_batch_of_paper(self, gpus: int) -> "Row":
-        """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's; of more
-        than the paper's it uses as many as the paper's. Raises ValueError: the paper's number is not known, or not a
-        multiple of ``gpus``."""
+        """The row with ``update-freq`` for as many tokens an update on ``gpus`` GPUs, at most the paper's, as on the
+        paper's. Raises ValueError: the paper's number is not known, or not a multiple of ``gpus``."""
         where, frequency = f"--gpus-of-paper: row {self.name}", str(self.train.get("update-freq", "1"))
         if not self.gpus:
             raise ValueError(f"{where}: neither its table nor size {self.size} says for how many GPUs it is (`gpus`)")

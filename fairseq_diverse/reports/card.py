@@ -55,9 +55,8 @@ Figures = list[tuple[str, str, Sequence[float], int, str]]  # key, name, one val
 
 
 def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """README.md of a shared model in ``folder``, whose ``config`` is its config.json. ``state`` is what is in the file
-    ``checkpoint``; where it is the one that a finished run evaluated, its scores and those of the other seeds are
-    shown. Raises ValueError: a summary is damaged."""
+    """README.md of a shared model in ``folder``, with its ``config``, the file ``checkpoint`` and the ``state`` in it;
+    where a finished run evaluated it, with the scores of all seeds. Raises ValueError: a summary is damaged."""
     own, seeds = _summaries(checkpoint)
     record = read_record(folder) if (folder / FILE).is_file() else {}
     task, figures = str(config["task"]), _figures(seeds)

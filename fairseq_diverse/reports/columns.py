@@ -39,8 +39,7 @@ def number(value: float | None, form: str = ",") -> str:
 
 
 def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) -> list[Column[Line]]:
-    """Of a table of rows: scores, each before its difference, seeds, published figures; as details parameters, tests
-    over examples and speeds."""
+    """Of rows: scores, each before its difference, seeds, published figures; parameters, tests, speeds as details."""
 
     def count(line: Line) -> str:
         return number(line.facts["parameters"]) if line.seeds else "" if kind.speeds else "not run"

@@ -11,7 +11,7 @@ from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, Ove
 from fairseq_diverse.experiments.run import Row
 from fairseq_diverse.experiments.runs.provenance import MACHINE_KEYS, UNKNOWN, commits_of, machine, starts_of
 from fairseq_diverse.experiments.runs.saved import figures_by_test
-from fairseq_diverse.metrics.seeds import Difference, Spread, compared, over_seeds, with_holm
+from fairseq_diverse.metrics.seeds import Spread, compared, over_seeds, with_holm
 from fairseq_diverse.metrics.significance import interval, p_value, paired_difference
 from fairseq_diverse.reports.notes import differing_seeds, ended_early, machines, versions
 
@@ -172,7 +172,13 @@ def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
     tasks with Holm's correction; over test examples by a paired t-test of a measure's ``examples`` or a paired
     bootstrap of its ``resampled`` scores, each system averaged over its seeds first.
     """
-    differences = {m.key: _differences(m, runs) for m in measures if m.compared}
+    tested, differences = {row.name: row for row in (*runs.rows, *runs.hidden)}, {}
+    sides = dict.fromkeys(name for row in tested.values() for name in (row.name, row.baseline))
+    for m in (m for m in measures if m.compared):
+        by_seed = {name: {run["seed"]: m.figure(run) for run in runs.summaries[name]} for name in sides}
+        found = over_seeds(by_seed, {name: row.baseline for name, row in tested.items()})
+        judged = {name: runs.kind.judge(tested[name], tested[tested[name].baseline], of) for name, of in found.items()}
+        differences[m.key] = with_holm(judged) if runs.kind.task_table(runs.rows) else judged
     names = dict.fromkeys(name for row in runs.rows for name in (row.name, row.baseline))
     of_names = [(name, run) for name in names for run in runs.summaries[name]]
     resampled = {(m.key, n, run["seed"]): m.resampled(run) for m in measures if m.resampled for n, run in of_names}
@@ -194,17 +200,6 @@ def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
             line.differences = {key: by_row[row.name] for key, by_row in differences.items()}
             line.over_examples = _over_examples(line, measures, resampled)
     return Compared(lines, runs.hidden, runs.summaries, differences)
-
-
-def _differences(measure: Measure, runs: Runs) -> dict[str, Difference]:
-    """By one measure, of all rows to their baselines."""
-    kind, tested = runs.kind, [*runs.rows, *runs.hidden]
-    names = dict.fromkeys(name for row in tested for name in (row.name, row.baseline))
-    scores = {name: {run["seed"]: measure.figure(run) for run in runs.summaries[name]} for name in names}
-    by_name = {row.name: row for row in tested}
-    found = over_seeds(scores, {row.name: row.baseline for row in tested})
-    differences = {name: kind.judge(by_name[name], by_name[by_name[name].baseline], of) for name, of in found.items()}
-    return with_holm(differences) if kind.task_table(runs.rows) else differences
 
 
 def _over_examples(line: Line, measures: Sequence[Measure], resampled: Resampled) -> dict[str, OverExamples]:

@@ -147,8 +147,7 @@ def _draw_panel(
 
 
 def _point(runs: Sequence[Summary], measure: Measure) -> _Point:
-    """The mean over a row's seeds and its bar: their deviation, or of one seed half the 95% bootstrap interval over its
-    examples, where these are known."""
+    """The mean over a row's seeds and its bar: the deviation, or of one seed half the interval over known examples."""
     spread = Spread.over([measure.figure(run) for run in runs])
     if spread.deviation is not None:
         return _Point(spread.mean, spread.deviation, OVER_SEEDS)

@@ -78,8 +78,7 @@ class Selection:
 def choose(
     table: Table, source: Source, rows: Text, without: Text, baseline: Text, best: bool, finished: bool, seeds: Seeds
 ) -> Selection:
-    """The rows of a table that are shown, each with the row that it is compared with, and their runs; arguments as the
-    flags of ``report``."""
+    """The rows that are shown, each with its baseline, and their runs; arguments as the flags of ``report``."""
     table, left_out = _without(table, without)
     shown = [row.name for row in select_rows(table, rows)]
     if table.changed:  # figures that are not those of the file's settings say so in the title

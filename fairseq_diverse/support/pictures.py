@@ -109,15 +109,12 @@ def new_figure(width: float, height: float, dpi: float | None = None) -> Figure:
     return matplotlib.figure.Figure(size, dpi=None if paper else dpi or 150, layout="constrained")
 
 
-def panels(
-    count: int, width: float, height: float, sharex: bool = False, sharey: bool = False
-) -> tuple[Figure, list[Any]]:
-    """A figure with this many panels in a row; on paper below each other where a panel would be narrower than 2
-    inches."""
+def panels(count: int, width: float, height: float, **shared: Any) -> tuple[Figure, list[Any]]:
+    """A figure with panels in a row; on paper below each other where a panel would be narrower than 2 inches."""
     rows = -(-count // fitting(count, 2.0))
     columns = -(-count // rows)
     figure = new_figure(width, height * rows)
-    grid = figure.subplots(rows, columns, sharex=sharex, sharey=sharey, squeeze=False)
+    grid = figure.subplots(rows, columns, **shared, squeeze=False)
     for number in range(count, rows * columns):
         grid.flat[number].remove()
         grid[rows - 2, number % columns].tick_params(labelbottom=True)
@@ -163,8 +160,7 @@ def legend_above(figure: Figure) -> None:
 
 
 def save_figure(figure: Figure, out: Path) -> None:
-    """Write it atomically, in the format of the name's ending; warn about characters that no font has. Raises
-    UserError: PGF without LaTeX."""
+    """Write it in the format of the name's ending; warns of characters without a font. UserError: PGF without LaTeX."""
     with atomic_write(out, "wb") as file:
         _draw(figure, file, out.suffix[1:], str(out))
 

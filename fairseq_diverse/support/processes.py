@@ -103,14 +103,11 @@ def die_with_parent(parent: int | None = None) -> None:
             os._exit(1)
 
 
-def run_to_end(
-    command: Sequence[str], timeout: float | None = None, **options: Any
-) -> subprocess.CompletedProcess[Any]:
-    """``subprocess.run``; on interruption or timeout, the children of the command are killed too. Raises
-    subprocess.TimeoutExpired: after ``timeout`` seconds."""
+def run_to_end(command: Sequence[str], timeout: float | None = None, **more: Any) -> subprocess.CompletedProcess[Any]:
+    """``subprocess.run`` that kills the command's children, too, on interruption or at the TimeoutExpired it raises."""
     die = functools.partial(die_with_parent, os.getpid())
-    options |= {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": die}
-    with subprocess.Popen(command, **options) as process:
+    more |= {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": die}
+    with subprocess.Popen(command, **more) as process:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException:

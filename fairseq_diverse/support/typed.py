@@ -18,8 +18,7 @@ NAMES = {
 
 
 def typed(content: Any, kind: type[T], where: str) -> T:
-    """The plain values as a ``kind``; keys that it does not know are left out. Raises ValueError: the values are
-    others; names ``where``, the key and the value."""
+    """Plain values as a ``kind``, without keys it does not know. Raises ValueError: names ``where``, key and value."""
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
@@ -39,8 +38,8 @@ def typed(content: Any, kind: type[T], where: str) -> T:
 
 
 def _place(content: Any, kind: Any, path: str, error: str) -> tuple[list[str], Any]:
-    """The keys to what is wrong, and its value. msgspec names no keys of dictionaries: a key is the one with which
-    alone the error is the same."""
+    """The keys to what is wrong, and its value. A key of a dictionary is that with which alone the error is the
+    same."""
     keys: list[str] = []
     value = content
     for step in STEP.finditer(path):

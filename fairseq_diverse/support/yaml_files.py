@@ -17,8 +17,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2, where no, on and 1:30 are text; dates, 0123 and 0x1 are text, too, as are all keys, each of which comes
-    once."""
+    """YAML 1.2, where no, on and 1:30 are text; dates, 0123 and 0x1 are text, too, as are all keys, none twice."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 

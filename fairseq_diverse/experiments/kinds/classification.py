@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,8 @@ from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values
 from fairseq_diverse.support.pictures import Figure
 
 FILE = "accuracy.json"
+OPERATORS = 6  # at most in training, by default
+ONE_ENCODER = "one encoder"
 
 
 class Part(msgspec.Struct):
@@ -113,7 +115,7 @@ class Classification(Kind):
         """Accuracy of every finished row by number of operators, the seeds together."""
         if not (done := [line for line in lines if line.seeds]):
             return {}
-        trained = max(_trained(line.row.train) for line in lines)
+        trained = max(int(line.row.train.get("train-operators", OPERATORS)) for line in lines)
         lengths = sorted(map(int, _parts(done[0].runs[0])))
         of_rows = [(line.name, list(map(_parts, line.runs))) for line in done]
         accuracies = {row: [pooled(parts[str(n)] for parts in runs) for n in lengths] for row, runs in of_rows}
@@ -148,11 +150,26 @@ class Classification(Kind):
 
     def notes(self, lines: Sequence[Any]) -> list[str]:
         """How probes are judged: over seeds with stars, over examples without."""
-        judged = [line for line in lines if line.differences and isinstance(line, TaskLine)]
-        return _tests_notes(judged) if judged else []
-
-
-ONE_ENCODER = "one encoder"
+        if not (judged := [line for line in lines if line.differences and isinstance(line, TaskLine)]):
+            return []
+        differences = [line.differences["all"] for line in judged]
+        tests = [difference.test for difference in differences if difference.holm_of and difference.test]
+        text = []
+        if tests:
+            baselines = {line.baseline.replace(f"-probe={line.task}", "") for line in judged}
+            corrected = corrected_p_values([difference for difference in differences if difference.holm_of])
+            how = f"t-tests with the deviation of all systems in each probe, then Holm's correction over {corrected}"
+            text.append(f"against {', '.join(sorted(baselines))}, over seeds: {how}; *: p < 0.05, **: p < 0.01")
+            ends = (f"{end(test.smallest for test in tests):.2f}" for end in (min, max))
+            text.append(f"{SMALLEST}, by probe, each tested alone: {' to '.join(dict.fromkeys(ends))} points")
+        else:
+            one_encoder = any(difference.untested == ONE_ENCODER for difference in differences)
+            why = "each encoder is one training, seeds are the classifier's: no system is tested"
+            text.append(f"{why if one_encoder else 'one seed: nothing is tested over seeds'}, nothing has a star")
+        adjusted = zip(judged, holm([line.over_examples["all"].p for line in judged]), strict=True)
+        beyond = [f"{line.task} {line.system}" for line, p in adjusted if p < LEVEL]
+        over = f"over test examples (paired t-test, Holm's correction over {len(judged)} p-values; no stars), p < 0.05"
+        return [*text, f"{over}: {', '.join(beyond) or 'none'}"]
 
 
 def _parts(run: Summary) -> dict[str, Accuracy]:
@@ -163,17 +180,13 @@ def _pooled(run: Summary) -> Accuracy:
     return pooled(_parts(run).values())
 
 
-def _trained(train: Mapping[str, Any]) -> int:
-    """The most operators in training."""
-    return int(train.get("train-operators", 6))
-
-
 def _share(chosen: Callable[[int, int], bool]) -> Callable[[Summary], float | None]:
     """The accuracy of a run on the tests whose number of operators is chosen, given that of training."""
 
     def share(run: Summary) -> float | None:
         lengths = {int(name): part for name, part in _parts(run).items() if name.isdigit()}
-        parts = [part for length, part in lengths.items() if chosen(length, _trained(run["row"]["train"]))]
+        trained = int(run["row"]["train"].get("train-operators", OPERATORS))
+        parts = [part for length, part in lengths.items() if chosen(length, trained)]
         return pooled(parts).share if parts else None
 
     return share
@@ -193,24 +206,3 @@ def _group_means(lines: Sequence[TaskLine]) -> list[TaskLine]:
         line.facts = {"probe": group, "system": system, "published": group_means(published).get(group), "all": score}
         means.append(line)
     return means
-
-
-def _tests_notes(judged: Sequence[TaskLine]) -> list[str]:
-    differences = [line.differences["all"] for line in judged]
-    tests = [difference.test for difference in differences if difference.holm_of and difference.test]
-    text = []
-    if tests:
-        baselines = {line.baseline.replace(f"-probe={line.task}", "") for line in judged}
-        corrected = corrected_p_values([difference for difference in differences if difference.holm_of])
-        how = f"t-tests with the deviation of all systems in each probe, then Holm's correction over {corrected}"
-        text.append(f"against {', '.join(sorted(baselines))}, over seeds: {how}; *: p < 0.05, **: p < 0.01")
-        ends = (f"{end(test.smallest for test in tests):.2f}" for end in (min, max))
-        text.append(f"{SMALLEST}, by probe, each tested alone: {' to '.join(dict.fromkeys(ends))} points")
-    elif any(difference.untested == ONE_ENCODER for difference in differences):
-        text.append("each encoder is one training, seeds are the classifier's: no system is tested, nothing has a star")
-    else:
-        text.append("one seed: nothing is tested over seeds, nothing has a star")
-    adjusted = zip(judged, holm([line.over_examples["all"].p for line in judged]), strict=True)
-    beyond = [f"{line.task} {line.system}" for line, p in adjusted if p < LEVEL]
-    over = f"over test examples (paired t-test, Holm's correction over {len(judged)} p-values; no stars), p < 0.05"
-    return [*text, f"{over}: {', '.join(beyond) or 'none'}"]

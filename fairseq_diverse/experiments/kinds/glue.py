@@ -195,8 +195,20 @@ class Glue(Kind):
         return lines
 
     def notes(self, lines: Sequence[Any]) -> list[str]:
+        """How systems are tested and all differences that are, why others are not, and what else figures depend on."""
         judged = [line for line in lines if line.differences]
-        text = _tests_notes([line for line in judged if line.p is not None])
+        text, tested = [], [line for line in judged if line.p is not None]
+        if tested:
+            on_tasks = [line.differences["score"] for line in tested if line.task != AVERAGE]
+            how = "t-tests with the deviation of all systems in each task, by its first figure, then Holm's correction"
+            how += f" over {corrected_p_values(on_tasks)}; of the average Dunnett's test; *: p < 0.05, **: p < 0.01"
+            text.append(f"against {', '.join(dict.fromkeys(line.baseline for line in tested))}, over seeds: {how}")
+            shown = []
+            for line in tested:
+                difference = line.differences["score"]
+                p = difference.p if line.task == AVERAGE else difference.test and difference.test.single_p
+                shown.append(f"{line.system} {line.task} {difference.delta:+.2f} (p {p:.3f})")
+            text.append(f"differences, p before Holm's correction: {'; '.join(shown)}")
         whys = [(line.differences["score"].untested, line.system) for line in judged]
         untested = grouped((why if why in UNTESTED else "", system) for why, system in whys if why)
         text += [f"{', '.join(dict.fromkeys(untested[why]))}: {UNTESTED[why]}" for why in UNTESTED if why in untested]
@@ -206,22 +218,6 @@ class Glue(Kind):
         if points := [line.facts["point"] for line in lines if "point" in line.facts]:
             text.append(f"the best points of the grids, chosen by the dev sets shown here: {', '.join(points)}")
         return text
-
-
-def _tests_notes(lines: Sequence[TaskLine]) -> list[str]:
-    """How systems are tested, and all differences that are."""
-    if not lines:
-        return []
-    on_tasks = [line.differences["score"] for line in lines if line.task != AVERAGE]
-    against = f"against {', '.join(dict.fromkeys(line.baseline for line in lines))}, over seeds"
-    tests = "t-tests with the deviation of all systems in each task, by its first figure, then Holm's correction over "
-    tests += f"{corrected_p_values(on_tasks)}; of the average Dunnett's test; *: p < 0.05, **: p < 0.01"
-    shown = []
-    for line in lines:
-        difference = line.differences["score"]
-        p = difference.p if line.task == AVERAGE else difference.test and difference.test.single_p
-        shown.append(f"{line.system} {line.task} {difference.delta:+.2f} (p {p:.3f})")
-    return [f"{against}: {tests}", f"differences, p before Holm's correction: {'; '.join(shown)}"]
 
 
 def _cell(line: Line, systems: Mapping[str, str], name: str, metric: str, main: bool) -> TaskLine:
@@ -267,8 +263,7 @@ def _figures(task: str) -> list[tuple[str, str]]:
 
 
 def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
-    """What the system of each row is called in all tasks: where there is one point of each grid for a task, as --best
-    leaves, the grid's row."""
+    """The names of the rows' systems: the grid's row where each grid has one point a task, as --best leaves."""
     one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)
     return {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
 

@@ -72,8 +72,7 @@ class Kind:
         return None
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
-        """Raise ``ValueError`` where a row cannot be run on its data; ``first`` are those of the row that it is
-        pre-trained by, where both are prepared."""
+        """Raise ``ValueError`` where a row cannot run on its data; ``first``: those of the row that pre-trains it."""
 
     # its steps
 

@@ -138,7 +138,14 @@ class Translation(Kind):
 
     def measure(self, run: Run, step: str) -> dict[str, Any]:
         if step in _penalty_steps(run.row).values():
-            return {"bleu": _validation_bleu(run, run.directory / f"{step}.log")}
+            log, data = run.directory / f"{step}.log", run.data.path
+            references = read_lines(data / "text" / f"valid.{run.data.target}")
+            if len(hypotheses := scores.read_translations(log, data)) != (expected := len(references)):
+                counts = f"{len(hypotheses)} translations of the validation split's {expected} sentences"
+                raise ValueError(f"{log}: {counts}")
+            lowercase = pipeline.lowercased(data)
+            result = scores.sacrebleu_result("bleu", hypotheses, references, run.data.target, lowercase)
+            return {"bleu": round(result.score, 4)}
         test = step.partition("-")[2]
         return test_digests(run, test) if test in run.further else {}
 
@@ -315,16 +322,6 @@ def is_of_test(run: Run, test: str, measured: dict[str, Any]) -> bool:
     now = test_digests(run, test)
     trees = measured.get("trees", now.get("trees"))
     return (measured.get("data_hash"), trees) == (now.get("data_hash"), now.get("trees"))
-
-
-def _validation_bleu(run: Run, log: Path) -> float:
-    """BLEU of a translation of the validation split, as that of the test set."""
-    references = read_lines(run.data.path / "text" / f"valid.{run.data.target}")
-    hypotheses = scores.read_translations(log, run.data.path)
-    if len(hypotheses) != len(references):
-        raise ValueError(f"{log}: {len(hypotheses)} translations of the validation split's {len(references)} sentences")
-    lowercase = pipeline.lowercased(run.data.path)
-    return round(scores.sacrebleu_result("bleu", hypotheses, references, run.data.target, lowercase).score, 4)
 
 
 def _scored(run: Run, test: str = "") -> Summary:

@@ -1,5 +1,6 @@
 """The environment variables that a run's programs get: threads, memory allocation, arithmetic."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -25,34 +26,26 @@ SEVERAL_NODES = (
 )
 
 
-def threads_of_runs(
-    jobs: int, inherited: Mapping[str, str], same_arithmetic: bool = False, given_cores: str = ""
-) -> int:
-    """How many threads each of several runs gets: ``OMP_NUM_THREADS``, else its share of the cores. Raises UserError:
+def variables_of_runs(jobs: int, cpu: bool, same_arithmetic: bool, given_cores: str = "") -> dict[str, str]:
+    """The variables that each of several runs, which use no GPU if ``cpu``, adds to the inherited ones: as threads
+    ``OMP_NUM_THREADS``, else its share of the cores; of ``ALLOCATION`` those that are not set already.
+
+    ``same_arithmetic``: only instructions of AVX2 and one thread, so that a training repeats to the last bit on another
+    processor of the same maker. Raises UserError: it is on a GPU, with several threads, or on a processor without AVX2;
     ``OMP_NUM_THREADS`` is not a number."""
-    share = 1 if same_arithmetic else max(1, int(given_cores or cores()) // jobs)
-    text = inherited.get("OMP_NUM_THREADS") or str(share)
-    if not re.fullmatch("[1-9][0-9]{,5}", text):
-        raise UserError(f"OMP_NUM_THREADS={text}: a number of threads above 0 expected")
-    return int(text)
-
-
-def variables_of_run(
-    threads: int, inherited: dict[str, str], cpu: bool, same_arithmetic: bool = False
-) -> dict[str, str]:
-    """The variables that a run, which uses no GPU if ``cpu``, adds to the inherited ones; of ``ALLOCATION`` those that
-    are not set already. ``same_arithmetic``: only instructions of AVX2 and one thread, so that a training repeats to
-    the last bit on another processor of the same maker. Raises UserError: it is on a GPU, with several threads, or on a
-    processor without AVX2."""
     import torch
 
-    added = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    share = 1 if same_arithmetic else max(1, int(given_cores or cores()) // jobs)
+    threads = os.environ.get("OMP_NUM_THREADS") or str(share)
+    if not re.fullmatch("[1-9][0-9]{,5}", threads):
+        raise UserError(f"OMP_NUM_THREADS={threads}: a number of threads above 0 expected")
+    added = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if cpu:
-        added |= {name: value for name, value in ALLOCATION.items() if name not in inherited}
+        added |= {name: value for name, value in ALLOCATION.items() if name not in os.environ}
     if same_arithmetic:
         if not cpu:
             raise UserError("--same-arithmetic: for runs on a CPU; hide the GPU with CUDA_VISIBLE_DEVICES=''")
-        if threads > 1:
+        if threads != "1":
             raise UserError(f"--same-arithmetic: needs OMP_NUM_THREADS=1, not {threads} threads")
         if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
             raise UserError("--same-arithmetic: this processor has no AVX2")
@@ -68,8 +61,8 @@ def gpus_of_a_job(jobs: int) -> int:
 
 
 def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
-    """``CUDA_VISIBLE_DEVICES`` of each job: equal shares of the GPUs, or one in turn where jobs are more; empty where
-    there are not several GPUs."""
+    """``CUDA_VISIBLE_DEVICES`` of each job: equal shares of several GPUs, or one in turn where jobs are more; or
+    empty."""
     import torch
 
     if (count := torch.cuda.device_count()) < 2:
@@ -82,7 +75,7 @@ def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
 
 
 def gpu_variables(gpus: Sequence[str], job: int, batch: int) -> dict[str, str]:
-    """The variable of a run that may use the GPUs of one job (`gpus_of_jobs`): as many as its batch is for, 0 for all;
-    empty where there are not several GPUs."""
+    """The variable of a run with the GPUs of one job (`gpus_of_jobs`), as many as its batch is for (0: all); or
+    none."""
     names = gpus[job % len(gpus)].split(",")[: batch or None] if gpus else []
     return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}

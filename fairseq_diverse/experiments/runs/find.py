@@ -20,8 +20,7 @@ UNPREPARED = "unprepared"  # in place of a key, which needs the data
 
 
 def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet:
-    """The data set that a name or a path means. Raises ValueError: it is not prepared (unless ``dry``), or unknown;
-    says what to do."""
+    """The data set of a name or path. Raises ValueError: not prepared (unless ``dry``), or unknown; says what to do."""
     folders = [(root or runs_dir()) / "data" / name, Path(name).resolve()]
     for path in folders:
         if (path / FILE).is_file():

@@ -14,8 +14,7 @@ OF_TRAINING = {"peak_memory", "parameters", "valid_nll", "gb_free"}
 
 
 def read_state(run: Run) -> dict[str, Any]:
-    """Measurements of the finished steps, by step, and what training was started with (``starts``). Raises ValueError:
-    the file is damaged."""
+    """What finished steps measured, and ``starts``, what training started with. Raises ValueError: it is damaged."""
     path = run.directory / "state.json"
     state = read_json(path) or {}
     needed = {"train": OF_TRAINING, **kind_of(run.row).needed(run.row)}

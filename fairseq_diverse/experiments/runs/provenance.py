@@ -80,8 +80,8 @@ def starts_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The commits that the runs were made with, of all their starts, a + behind those with changed files; of a package
-    that was installed its version."""
+    """The commits of all starts of the runs, a + behind those with changed files; of an installed package its
+    version."""
     commits = set()
     for start in (start for summary in summaries for start in starts_of(summary)):
         version = start.get("versions", {}).get("fairseq-diverse")
@@ -91,8 +91,7 @@ def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def machine(start: Mapping[str, Any]) -> str:
-    """The machine that a run was started on and its settings of threads, memory and arithmetic, in words: equal for
-    runs with the same."""
+    """A start's machine and its settings of threads, memory and arithmetic, in words: equal for runs with the same."""
     entries = start.get("machine")
     if not entries:
         return UNKNOWN

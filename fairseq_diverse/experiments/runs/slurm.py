@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fairseq_diverse.experiments.run import Run
-from fairseq_diverse.experiments.runs.environment import AVX2, gpus_of_jobs, threads_of_runs, variables_of_run
+from fairseq_diverse.experiments.runs.environment import AVX2, gpus_of_jobs, variables_of_runs
 from fairseq_diverse.experiments.runs.folder import is_finished
 from fairseq_diverse.experiments.runs.schedule import other_arithmetic, outcome, run_all
 from fairseq_diverse.host.programs import import_user_dir
@@ -31,8 +31,8 @@ class Job(Resumed):
         if self.run.row.user_dir:
             import_user_dir(self.run.row.user_dir)
         run = replace(self.run, cpu=not torch.cuda.is_available())  # the node that submitted may have had none
-        threads = threads_of_runs(1, os.environ, self.same_arithmetic, os.environ.get("SLURM_CPUS_PER_TASK", ""))
-        environment = variables_of_run(threads, dict(os.environ), run.cpu, self.same_arithmetic)
+        given_cores = os.environ.get("SLURM_CPUS_PER_TASK", "")
+        environment = variables_of_runs(1, run.cpu, self.same_arithmetic, given_cores)
         if run_all([run], 1, environment, gpus=gpus_of_jobs(1, os.environ)):
             raise RuntimeError(f"{run.name} is not finished; see {run.directory}")
         return outcome(run)

@@ -60,8 +60,7 @@ def published_figures(published: Mapping[str, Any], where: str, tests: Sequence[
 
 
 def averaged(average: Any, override: Flags, where: str) -> Flags:
-    """``none``, ``{last: N, every: UPDATES}`` or ``{best: N, every: UPDATES, by: METRIC}``, overridden key by key; for
-    none, empty."""
+    """``none`` (empty), ``{last: N, every: UPDATES}`` or ``{best: N, every: UPDATES, by: METRIC}``, keys overridden."""
     metrics = dict.fromkeys(metric for kind in KINDS.values() for metric in kind.losses)
     forms = f"none, {{last: N, every: UPDATES}}, or {{best: N, every: UPDATES, by: {' or '.join(metrics)}}}"
     average = {} if average in (None, "none") else average
