@@ -116,8 +116,7 @@ def write_predictions(task: GlueTask, predictions: Sequence[float], path: Path) 
         shown = [f"{min(max(value, 0.0), 1.0) * HIGHEST:.3f}" for value in predictions]
     else:
         shown = [task.labels[int(number)] for number in predictions]
-    lines = (f"{number}\t{label}\n" for number, label in enumerate(shown))
-    write_text(path, "index\tprediction\n" + "".join(lines))
+    write_text(path, "index\tprediction\n" + "".join(f"{number}\t{label}\n" for number, label in enumerate(shown)))
 
 
 def _warn_of_other_task(checkpoint: str, data: str, task: str) -> None:

@@ -165,8 +165,7 @@ def _by_row(args: argparse.Namespace, table: Table) -> Figure:
     title = selection.table.title + f": {test}" * (len(names) > 1)
     shown = of_test(runs, test)
     if by:
-        records = find_records(runs.rows, runs.summaries, source.results, source.runs)
-        lines = compare_groups(shown, records, by, test)
+        lines = compare_groups(shown, find_records(runs.rows, runs.summaries, source.results, source.runs), by, test)
     else:
         lines, measures = list(compare(shown).lines), measures_of(shown)
     if not by and not args.verdict:

@@ -167,8 +167,7 @@ def show(args: argparse.Namespace, selection: Selection) -> str:
     if args.save and (problem := selection.save(args.save)):
         print(f"--save {args.save}: without what --by needs: {problem}", file=sys.stderr)
     if args.format == "json":
-        names = {"table": selection.table.name, "title": selection.table.title}
-        return json.dumps(names | report.content, indent=1)
+        return json.dumps({"table": selection.table.name, "title": selection.table.title} | report.content, indent=1)
     if args.format == "csv":
         return formats.as_csv(report.content, args.columns)
     if html:

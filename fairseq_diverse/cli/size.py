@@ -65,8 +65,7 @@ def _with_row(args: argparse.Namespace) -> argparse.Namespace:
     _add_model_flags(parser)
     parser.add_argument("--arch")
     given = {name: value for name, value in vars(args).items() if name != "arch" or value is not None}
-    own = vars(parser.parse_known_args(to_arguments(row.train))[0])
-    return argparse.Namespace(**own | given)
+    return argparse.Namespace(**vars(parser.parse_known_args(to_arguments(row.train))[0]) | given)
 
 
 def main(args: argparse.Namespace) -> None:

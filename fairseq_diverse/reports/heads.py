@@ -45,8 +45,7 @@ def head_entries(line: Line) -> dict[str, Any]:
 def head_columns() -> list[Column[Line]]:
     columns: list[Column[Line]] = [Column("row", lambda line: line.name, unfinished=True)]
     for component, name in itertools.product(COMPONENTS, DIGITS):
-        cell = partial(_cell, component, name)
-        columns.append(Column(f"{component}: {name}", cell, unfinished=len(columns) == 1))
+        columns.append(Column(f"{component}: {name}", partial(_cell, component, name), unfinished=len(columns) == 1))
     return [*columns, Column("seeds", lambda line: str(line.seeds))]
 
 

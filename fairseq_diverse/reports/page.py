@@ -119,8 +119,7 @@ def with_values(cells: Cells) -> list[list[tuple[str, float | None]]]:
         found = map(NUMBER.match, texts)  # +1.50 ± 0.20** (p = 0.030) -> 1.5, 12.6M -> 12600000
         values = [float(match[1].replace(",", "")) * SCALE[match[2]] if match else None for match in found]
         words = {text for text, value in zip(texts, values, strict=True) if value is None} - {"", "-", "not run"}
-        sorted_by = [None] * len(values) if words or not number else values
-        columns.append(list(zip(texts, sorted_by, strict=True)))
+        columns.append(list(zip(texts, ([None] * len(values) if words or not number else values), strict=True)))
     return [list(row) for row in zip(*columns, strict=True)]
 
 

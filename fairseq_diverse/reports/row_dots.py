@@ -68,8 +68,7 @@ def _bar_of_score(line: Line, measure: Measure, items: str) -> _Bar | None:
     if (deviation := line.scores[measure.key].deviation) is not None:
         return _Bar("standard deviation over seeds", deviation)
     half = line.intervals.get(measure.key)
-    text = f"95% bootstrap interval over test {items} (dotted)"
-    return None if half is None else _Bar(text, half, SENTENCES)
+    return None if half is None else _Bar(f"95% bootstrap interval over test {items} (dotted)", half, SENTENCES)
 
 
 def _bar_of_difference(line: Line, measure: Measure, items: str) -> _Bar | None:

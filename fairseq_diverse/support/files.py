@@ -172,8 +172,7 @@ def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str
             raise ValueError(f"{path}: {old[found[0] : found[1]].strip()}: has no <!-- end --> before the next one")
 
     def rewritten(found: re.Match[str]) -> str:
-        line_end = "\r\n" if found["start"].endswith("\r\n") else "\n"
-        return found["start"] + block(found).replace("\n", line_end)
+        return found["start"] + block(found).replace("\n", "\r\n" if found["start"].endswith("\r\n") else "\n")
 
     text, count = re.subn(rf"{start}(?s:.*?)(?={end})", rewritten, old)
     if count:

@@ -147,8 +147,7 @@ def set_note(figure: Figure, text: str) -> None:
 
 def in_lines(text: str, inches: float) -> str:
     """A text in small letters, in lines of so many inches."""
-    most = int(inches / (0.068 * _scale()))  # letters
-    return "\n".join(textwrap.fill(line, most) for line in text.split("\n"))
+    return "\n".join(textwrap.fill(line, int(inches / (0.068 * _scale()))) for line in text.split("\n"))
 
 
 def legend_above(figure: Figure) -> None:

@@ -28,8 +28,7 @@ def typed(content: Any, kind: type[T], where: str) -> T:
         kinds = [kind for kind in expected[1].split(" | ") if kind != "null"]
         if "str" in kinds:  # 4 is text, too
             kinds = [kind for kind in kinds if kind not in ("int", "float")]
-        names = [NAMES.get(kind, kind) for kind in kinds]
-        text = f"{' or '.join(names)} expected, not {shown(value)}"
+        text = f"{' or '.join(NAMES.get(kind, kind) for kind in kinds)} expected, not {shown(value)}"
     elif bounded := re.match("Expected `(.*)` (.*)", text):
         text = f"{NAMES.get(bounded[1], bounded[1])} {bounded[2]} expected, not {shown(value)}"
     elif missing := re.match("Object missing required field `(.*)`", text):

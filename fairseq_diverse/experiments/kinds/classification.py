@@ -126,8 +126,7 @@ class Classification(Kind):
         return replace(difference, test=None, untested=ONE_ENCODER) if "from-checkpoint" in row.train else difference
 
     def task_table(self, rows: Sequence[Row]) -> TaskTable | None:
-        probes = rows and all("probe" in row.train for row in rows)
-        return TaskTable("probe", "largest class") if probes else None
+        return TaskTable("probe", "largest class") if rows and all("probe" in row.train for row in rows) else None
 
     def task_lines(self, compared: Compared) -> list[TaskLine]:
         """Of probes, and means over groups of them, of every system that has them all (Li et al., 2021, Table 7)."""

@@ -165,8 +165,7 @@ class Glue(Kind):
         others = [row for row in compared.hidden if hidden[row.name] in tasks.values()]
         tasks = hidden | tasks
         systems = {name: f"{HIDDEN}{system}" for name, system in _systems(others, tasks).items()} | systems
-        shown = [line.row for line in compared.lines]
-        rows = grouped((systems[row.name], row) for row in (*shown, *others))
+        rows = grouped((systems[row.name], row) for row in (*(line.row for line in compared.lines), *others))
         every = {tasks[line.name] for line in compared.lines}
         rows = {name: r for name, r in rows.items() if len(r) == len(every) == len({tasks[x.name] for x in r}) > 1}
         scores, baselines = {}, {}

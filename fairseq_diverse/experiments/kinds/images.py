@@ -114,11 +114,10 @@ class Images(Kind):
             figure: Callable[[Summary], float | None] = lambda run: run["maps"].get(layer)  # noqa: E731
             return Measure(f"map-{layer}", f"maps of layer {layer}", figure)
 
-        layers = dict.fromkeys(x for row in rows for x in str(row.generate.get("map-layers", "")).split(",") if x)
         return (
             Measure("top1", "top-1", lambda run: run["top1"], decides=True),
             Measure("top5", "top-5", lambda run: run["top5"], compared=False),
-            *map(of, layers),
+            *map(of, dict.fromkeys(x for row in rows for x in str(row.generate.get("map-layers", "")).split(",") if x)),
         )
 
     def pictures(self, lines: Sequence[Line]) -> dict[str, Figure]:

@@ -143,8 +143,7 @@ class Translation(Kind):
             if len(hypotheses := scores.read_translations(log, data)) != (expected := len(references)):
                 counts = f"{len(hypotheses)} translations of the validation split's {expected} sentences"
                 raise ValueError(f"{log}: {counts}")
-            lowercase = pipeline.lowercased(data)
-            result = scores.sacrebleu_result("bleu", hypotheses, references, run.data.target, lowercase)
+            result = scores.sacrebleu_result("bleu", hypotheses, references, run.data.target, pipeline.lowercased(data))
             return {"bleu": round(result.score, 4)}
         test = step.partition("-")[2]
         return test_digests(run, test) if test in run.further else {}
@@ -242,12 +241,11 @@ class Translation(Kind):
         measured = [run["metrics"] for run in runs]
         shared = [name for name in row.metrics if all(name in metrics for metrics in measured)]
         signed = [named for metrics in measured for named in metrics["signatures"].items()]
-        signatures = grouped(named for named in dict.fromkeys(signed) if named[0] in (*ALWAYS, *row.metrics))
         return {
             "metrics": {name: float(np.mean([metrics[name] for metrics in measured])) for name in shared},
             "missing": missing,
             "signature": measured[0]["signatures"]["bleu"],
-            "signatures": signatures,
+            "signatures": grouped(named for named in dict.fromkeys(signed) if named[0] in (*ALWAYS, *row.metrics)),
         }
 
     def notes(self, lines: Sequence[Any]) -> list[str]:

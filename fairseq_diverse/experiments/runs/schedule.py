@@ -46,8 +46,7 @@ def run_all(
                 ready = [run for run in waiting if not (run.first and run.first.directory in to_do)]  # pre-trained
                 if slot not in working and ready:
                     run = waiting.pop(waiting.index(ready[0]))
-                    own = gpu_variables(gpus, slot, run.row.gpus)
-                    working[slot] = run, start(run, environment | own, display.say)
+                    working[slot] = run, start(run, environment | gpu_variables(gpus, slot, run.row.gpus), display.say)
                 if slot not in working:
                     continue
                 run, generator = working[slot]

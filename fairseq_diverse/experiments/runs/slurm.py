@@ -31,8 +31,7 @@ class Job(Resumed):
         if self.run.row.user_dir:
             import_user_dir(self.run.row.user_dir)
         run = replace(self.run, cpu=not torch.cuda.is_available())  # the node that submitted may have had none
-        given_cores = os.environ.get("SLURM_CPUS_PER_TASK", "")
-        environment = variables_of_runs(1, run.cpu, self.same_arithmetic, given_cores)
+        environment = variables_of_runs(1, run.cpu, self.same_arithmetic, os.environ.get("SLURM_CPUS_PER_TASK", ""))
         if run_all([run], 1, environment, gpus=gpus_of_jobs(1, os.environ)):
             raise RuntimeError(f"{run.name} is not finished; see {run.directory}")
         return outcome(run)
