@@ -45,7 +45,7 @@ from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.files import write_text
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 from fairseq_diverse.support.processes import locked
-from fairseq_diverse.support.yaml_files import check_text, read_yaml
+from fairseq_diverse.support.typed import check_text, read_yaml
 
 EXAMPLE = """fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/multi30k_en_de
   fairseq-diverse prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --bpe-size 8000 \\

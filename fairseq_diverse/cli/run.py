@@ -33,10 +33,9 @@ from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.run import Row, Run, Tracking
 from fairseq_diverse.experiments.runs import environment as variables
 from fairseq_diverse.experiments.runs.check import lacking_trees, refuse_unknown_flags
-from fairseq_diverse.experiments.runs.find import find_runs, joined, with_first
+from fairseq_diverse.experiments.runs.find import find_runs, joined, preparations, with_first
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of
 from fairseq_diverse.experiments.runs.plan import lines_of
-from fairseq_diverse.experiments.runs.preparation import preparations
 from fairseq_diverse.experiments.runs.saved import Copies
 from fairseq_diverse.experiments.tables.load import Table, load_table, select_rows
 from fairseq_diverse.reports.sentences import find_records, record_path, save_records

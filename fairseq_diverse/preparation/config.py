@@ -93,7 +93,7 @@ class DataConfig:
     @classmethod
     def load(cls, path: Path) -> "DataConfig":
         """Read a YAML file. Raises ``ValueError``: it is none, or a key or value is wrong; names file and key."""
-        from fairseq_diverse.support.yaml_files import read_yaml
+        from fairseq_diverse.support.typed import read_yaml
 
         given = read_yaml(path)
         try:

@@ -12,8 +12,8 @@ from fairseq_diverse.attention.registry import MECHANISMS, read_settings
 from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.experiments.kinds.kind import KINDS, Summary
 from fairseq_diverse.experiments.records import AGAIN
+from fairseq_diverse.experiments.runs.folder import read_summary
 from fairseq_diverse.experiments.runs.provenance import commits_of
-from fairseq_diverse.experiments.runs.summary import read_summary
 from fairseq_diverse.metrics.catalogue import CATALOGUE
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.metrics.seeds import Spread

@@ -10,7 +10,7 @@ import numpy as np
 from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import STYLES, Figure, legend_above, panels
-from fairseq_diverse.support.yaml_files import shown
+from fairseq_diverse.support.typed import shown
 
 METRICS = {"loss": "loss, bits a token", "nll_loss": "negative log-likelihood, bits a token"}
 OF_CLASSIFIERS = "loss, as logged"  # in bits or nats a sentence, or a squared error

@@ -12,7 +12,7 @@ from typing import Any
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.support.processes import run_to_end
-from fairseq_diverse.support.yaml_files import parse_value
+from fairseq_diverse.support.typed import parse_value
 
 TIME = 24 * 60  # minutes of a job, where none are asked for
 RESTARTS = 1000  # after a job's time is up: each resumes where the last stopped

@@ -20,8 +20,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot_attention import sentence_of_split
 from fairseq_diverse.data import live_trees
 from fairseq_diverse.data.trees import SyntaxDataset
-from fairseq_diverse.experiments.runs.find import find_runs
-from fairseq_diverse.experiments.runs.preparation import preparations
+from fairseq_diverse.experiments.runs.find import find_runs, preparations
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import Preprocessing

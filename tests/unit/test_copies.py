@@ -10,9 +10,9 @@ from fairseq_diverse.experiments.inputs import read_by, trees_read_by
 from fairseq_diverse.experiments.runs import saved
 from fairseq_diverse.experiments.runs.environment import AVX2
 from fairseq_diverse.experiments.runs.find import find_runs
+from fairseq_diverse.experiments.runs.folder import summarize
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.runs.saved import Copies, from_results, refuse_replacing, save
-from fairseq_diverse.experiments.runs.summary import summarize
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import scores
 from fairseq_diverse.preparation import pipeline

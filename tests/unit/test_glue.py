@@ -18,9 +18,8 @@ from fairseq_diverse.experiments.kinds.lines import TaskTable
 from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.experiments.runs import saved, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
-from fairseq_diverse.experiments.runs.find import find_data
+from fairseq_diverse.experiments.runs.find import find_data, preparations
 from fairseq_diverse.experiments.runs.plan import steps_of
-from fairseq_diverse.experiments.runs.preparation import preparations
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.glue import dev_scores, glue_scores
 from fairseq_diverse.preparation.glue import TASKS, _label, is_text, named_as_text, read_examples, split_name

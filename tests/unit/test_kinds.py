@@ -11,8 +11,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of, register_kind
 from fairseq_diverse.experiments.runs import execution
 from fairseq_diverse.experiments.runs.find import find_runs
-from fairseq_diverse.experiments.runs.folder import stage
-from fairseq_diverse.experiments.runs.summary import read_summary
+from fairseq_diverse.experiments.runs.folder import read_summary, stage
 from fairseq_diverse.experiments.tables.load import load_table
 from tests.unit.test_records import RECORD
 

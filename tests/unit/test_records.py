@@ -13,9 +13,9 @@ from fairseq_diverse.experiments.kinds.lines import Line
 from fairseq_diverse.experiments.runs import schedule
 from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
 from fairseq_diverse.experiments.runs.find import find_runs
+from fairseq_diverse.experiments.runs.folder import read_summary, starts
 from fairseq_diverse.experiments.runs.provenance import commits_of, machine
 from fairseq_diverse.experiments.runs.saved import from_runs
-from fairseq_diverse.experiments.runs.summary import read_summary, starts
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS

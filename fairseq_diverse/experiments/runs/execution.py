@@ -20,9 +20,16 @@ from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import SEVERAL_NODES
 from fairseq_diverse.experiments.runs.find import find_runs
-from fairseq_diverse.experiments.runs.folder import is_finished, read_state, summary_of, valid_state, write_state
+from fairseq_diverse.experiments.runs.folder import (
+    complete,
+    is_finished,
+    read_state,
+    summarize,
+    summary_of,
+    valid_state,
+    write_state,
+)
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
-from fairseq_diverse.experiments.runs.summary import complete, summarize
 from fairseq_diverse.host.starting import lighter
 from fairseq_diverse.support.files import atomic_write, write_text
 from fairseq_diverse.support.processes import die_with_parent, locked

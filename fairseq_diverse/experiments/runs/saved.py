@@ -14,9 +14,8 @@ from fairseq_diverse.experiments.kinds.kind import Summary, kind_of
 from fairseq_diverse.experiments.records import AGAIN, write_copy
 from fairseq_diverse.experiments.run import Row, Run
 from fairseq_diverse.experiments.runs.find import find_runs
-from fairseq_diverse.experiments.runs.folder import folders_by_seed, summary_of
+from fairseq_diverse.experiments.runs.folder import folders_by_seed, read_summary, summary_of
 from fairseq_diverse.experiments.runs.provenance import collect, commits_of, machine, starts_of
-from fairseq_diverse.experiments.runs.summary import read_summary
 
 
 def figures_by_test(summary: Summary) -> dict[str, Summary]:

@@ -9,8 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from fairseq_diverse.experiments.run import NAME_BYTES
-from fairseq_diverse.support.typed import refuse_unknown, typed
-from fairseq_diverse.support.yaml_files import read_yaml, shown
+from fairseq_diverse.support.typed import read_yaml, refuse_unknown, shown, typed
 
 Flags = dict[str, Any]
 Text = str | int | float | None  # 4 is a number in YAML

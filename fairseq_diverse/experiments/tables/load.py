@@ -16,8 +16,7 @@ from fairseq_diverse.experiments.tables.file import ROW_KEYS, Flags, RowKeys, Si
 from fairseq_diverse.host.programs import import_user_dir
 from fairseq_diverse.metrics.catalogue import chosen
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
-from fairseq_diverse.support.typed import typed
-from fairseq_diverse.support.yaml_files import shown
+from fairseq_diverse.support.typed import shown, typed
 from fairseq_diverse.syntax.makers import named_makers
 
 

@@ -10,8 +10,7 @@ from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.experiments.kinds.kind import KINDS
 from fairseq_diverse.experiments.run import ENCODER
 from fairseq_diverse.experiments.tables.file import Flags
-from fairseq_diverse.support.typed import refuse_unknown
-from fairseq_diverse.support.yaml_files import check_text, parse_value, shown
+from fairseq_diverse.support.typed import check_text, parse_value, refuse_unknown, shown
 
 TEXT_FIGURE = re.compile(r"[\d.,]+[KMGT]?(/[\d.,]+)*")
 OF_COST = ("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes")  # published
