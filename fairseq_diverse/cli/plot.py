@@ -16,8 +16,7 @@ from fairseq_diverse.reports.groups import compare_groups, draw_groups
 from fairseq_diverse.reports.learning_curves import METRICS, draw_learning_curves, read_training
 from fairseq_diverse.reports.lines import compare, measures_of, of_test
 from fairseq_diverse.reports.report import tests_of
-from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curves
-from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict
+from fairseq_diverse.reports.row_pictures import MINUTES, SPEED, curves, draw_curves, draw_rows, draw_verdict
 from fairseq_diverse.reports.sentences import find_records, known_property
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import Figure, add_picture_arguments, save_figure

@@ -162,8 +162,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if gpus and (args.slurm is not None or not cpu):
         _warn_of_batches(runs, gpus, args.gpus_of_paper is not None)
-    from fairseq_diverse.experiments.runs.schedule import run_all  # needs torch
-    from fairseq_diverse.experiments.runs.slurm import queue
+    from fairseq_diverse.experiments.runs.schedule import queue, run_all  # needs torch
 
     if args.slurm is not None:
         for line in queue(runs, args.jobs, args.slurm, args.same_arithmetic):

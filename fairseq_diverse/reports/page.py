@@ -19,8 +19,7 @@ from fairseq_diverse.reports.formats import Block, Cells
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training
 from fairseq_diverse.reports.lines import measures_of
 from fairseq_diverse.reports.report import Report
-from fairseq_diverse.reports.row_curves import SPEED, curves, draw_curves
-from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict
+from fairseq_diverse.reports.row_pictures import SPEED, curves, draw_curves, draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import Selection
 from fairseq_diverse.reports.side_by_side import Part, Sentence, SideBySide, compare, side_by_side
 from fairseq_diverse.support.pictures import Figure, as_svg

@@ -23,7 +23,7 @@ from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, parsers_of_trees
 from fairseq_diverse.experiments.kinds.translation import chosen_penalty, is_of_test
 from fairseq_diverse.experiments.kinds.translation import test_digests as digests_of
 from fairseq_diverse.experiments.run import DataSet, Run, Tracking
-from fairseq_diverse.experiments.runs import environment, execution, provenance, saved, schedule, slurm
+from fairseq_diverse.experiments.runs import environment, execution, provenance, saved, schedule
 from fairseq_diverse.experiments.runs.check import lacking_trees
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, repair_last_checkpoint
 from fairseq_diverse.experiments.runs.find import find_data, find_runs
@@ -583,7 +583,7 @@ def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, error_of, monkeypat
 def test_a_batch_for_another_number_of_gpus_is_warned_of(table, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(schedule, "run_all", lambda *given: 0)
-    monkeypatch.setattr(slurm, "queue", lambda *given: [])
+    monkeypatch.setattr(schedule, "queue", lambda *given: [])
     asked = ["run", table(("rows:", "gpus: 4\nrows:")), "--rows", "first"]
     for count, more, has in (
         (2, [], 2),
@@ -841,11 +841,11 @@ def test_runs_share_the_cores_and_a_job_has_its_own(table, asked, cores, same, o
     assert f"OMP_NUM_THREADS={of_run} " in capsys.readouterr().out
     given = []
     monkeypatch.setattr(
-        slurm, "run_all", lambda runs, jobs, variables, gpus: given.append(variables["OMP_NUM_THREADS"])
+        schedule, "run_all", lambda runs, jobs, variables, gpus: given.append(variables["OMP_NUM_THREADS"])
     )
-    monkeypatch.setattr(slurm, "outcome", lambda run: "BLEU 1")
+    monkeypatch.setattr(schedule, "outcome", lambda run: "BLEU 1")
     (run,) = find_runs([load_table(table(), data="toy").rows["first"]], [1], dry=True, cpu=True)
-    assert slurm.Job(run, same)() == "BLEU 1" and given == [of_job]
+    assert schedule.Job(run, same)() == "BLEU 1" and given == [of_job]
 
 
 def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, tmp_path):

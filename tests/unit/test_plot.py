@@ -40,7 +40,7 @@ from fairseq_diverse.experiments.runs.saved import from_results
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.significance import bleu_scores, interval, resampled_sums
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training, smoothed
-from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curves
+from fairseq_diverse.reports.row_pictures import MINUTES, SPEED, curves, draw_curves
 from fairseq_diverse.support import pictures
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model

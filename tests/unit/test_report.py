@@ -26,7 +26,7 @@ from fairseq_diverse.metrics.significance import bleu_scores, interval, resample
 from fairseq_diverse.reports import formats
 from fairseq_diverse.reports.columns import verdict
 from fairseq_diverse.reports.lines import names_of_tests, of_test
-from fairseq_diverse.reports.row_dots import BETTER, OPEN, WORSE, draw_rows, draw_verdict
+from fairseq_diverse.reports.row_pictures import BETTER, OPEN, WORSE, draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import best_of_grids
 from fairseq_diverse.reports.side_by_side import Sentence
 from tests.unit.conftest import ROW, trained_with
