@@ -22,8 +22,7 @@ from fairseq_diverse.support.pictures import add_picture_arguments, save_figure
 from fairseq_diverse.support.tables import in_columns, one_line
 
 PATHS = ("checkpoints", "data")
-EXAMPLE = "fairseq-diverse accuracy baseline=baseline/checkpoint_best.pt both=both/checkpoint_best.pt "
-EXAMPLE += "--data logic-data --out lengths.png"
+EXAMPLE = "fairseq-diverse accuracy baseline=baseline.pt both=both.pt --data logic-data --out lengths.png"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

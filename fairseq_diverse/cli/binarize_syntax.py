@@ -28,8 +28,7 @@ from fairseq_diverse.syntax.parse import record_path
 from fairseq_diverse.syntax.parsers import recorded_parsers
 
 PATHS = ("data",)
-EXAMPLE = "fairseq-diverse binarize-syntax --data data-bin --dependency 'parses/{split}.en.conllu' "
-EXAMPLE += "--constituency 'parses/{split}.en.ptb'"
+EXAMPLE = "fairseq-diverse binarize-syntax --data data-bin --dependency '{split}.conllu' --constituency '{split}.ptb'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

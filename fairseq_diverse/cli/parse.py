@@ -26,8 +26,7 @@ from fairseq_diverse.syntax.parse import join_shards, parse_file, refuse_other, 
 from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
 from fairseq_diverse.syntax.pcfg import train
 
-EXAMPLE = "fairseq-diverse parse --kind dependency --input 'data/multi30k_en_de/text/tok.{split}.en' "
-EXAMPLE += "--out 'parses/{split}.en.conllu'"
+EXAMPLE = "fairseq-diverse parse --kind dependency --input 'text/tok.{split}.en' --out 'parses/{split}.en.conllu'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,27 +2,22 @@
 
 NAME is a configuration in configs/data/ or a YAML file of your own. It needs --archives or --raw:
   --archives DIR  downloads missing archives into DIR, or lists those that you must download yourself, and extracts the
-                  raw files into DIR/NAME. Compares the numbers of lines and pairs with the configuration's. If
-                  interrupted, the same command resumes.
-  --raw DIR       reads raw files that you have. If interrupted, the same command starts from the beginning.
+                  raw files into DIR/NAME; compares the numbers of lines and pairs with the configuration's; resumes
+  --raw DIR       reads raw files that you have
 Files of your own need no NAME: give --source, --target, --train, --valid, --test and --out instead. The settings are
-written to OUT.yaml. To change them, edit that file and use it as NAME.
+written to OUT.yaml. To change them, edit that file and use it as NAME. Files may be compressed (raw/train.de.gz), or
+one of both languages: two columns (raw/train.tsv) or TMX (raw/train.tmx), whose name is given in full. sacrebleu:wmt14
+is a test set by sacreBLEU's name, which it downloads.
 
-The result is one folder: dict.*.txt and the binarized splits train, valid and test (further test sets: test1, test2,
-...), preprocess.json (a record of all steps), and text/ (the cleaned splits, also tokenized as tok.* and segmented as
-bpe.*). It appears only when it is complete. Training pairs with an empty side are dropped; line separators inside a
-line (U+2028, U+0085, ...) and NUL become spaces; both are counted. Lines of valid and test are never dropped. Raw files
-may be compressed (raw/train.de.gz), or one file of both languages: two columns (raw/train.tsv) or TMX (raw/train.tmx),
-whose name is given in full. sacrebleu:wmt14 is a test set by sacreBLEU's name, which it downloads.
+The result is one folder: dict.*.txt, the binarized splits, preprocess.json (a record of all steps), and text/ (the
+cleaned splits, also tokenized and in subwords). It appears only when it is complete. Training pairs with an empty side
+are dropped, lines of valid and test never (docs/configs.md: all that is cleaned).
 
-propositional_logic (Bowman et al., 2015) and probing (SentEval) are checked and copied unchanged. --monolingual
-prepares training and validation text in one language for masked language models; empty lines stay. glue-TASK prepares a
-GLUE task from its own files in DIR or DIR/TASK, for --task sentence_prediction. glue-TASK@DATA uses the dictionary and
-subwords of the prepared data set DATA, for models that were pre-trained on DATA; --gpt2-bpe uses those of fairseq's
-RoBERTa, --wordpiece those of a BERT, --sentencepiece those of a T5. With several, the tasks named glue-TASK@bert get
-BERT's. glue-TASK with --as-text, or glue-TASK.text, is text with words for labels, for T5 and --task text_to_text.
-eraser-NAME prepares a data set in ERASER's layout, in DIR or DIR/NAME, for --task rationales; @DATA and the subwords'
-flags are as of GLUE.
+propositional_logic and probing (SentEval) are checked and copied unchanged. --monolingual is for masked language
+models. glue-TASK, of files in DIR or DIR/TASK, is for --task sentence_prediction; with --as-text, or as glue-TASK.text,
+it has words for labels, for T5 and --task text_to_text. eraser-NAME is for --task rationales. Both take the subwords of
+a pre-trained model: of the data set DATA as glue-TASK@DATA, of fairseq's RoBERTa, a BERT or a T5 by --gpt2-bpe,
+--wordpiece or --sentencepiece (of several, BERT's is for tasks named glue-TASK@bert).
 """
 
 import argparse

@@ -44,8 +44,7 @@ from fairseq_diverse.support.languages import TOKENIZERS, base_language
 from fairseq_diverse.support.tables import in_columns, one_line
 
 TOKENIZED_LINES = 100  # from which on a file is said to look tokenized, as by sacreBLEU
-EXAMPLE = "fairseq-diverse score --hyp disagreement.log --baseline baseline.log --ref test.de "
-EXAMPLE += "--data data/multi30k_en_de"
+EXAMPLE = "fairseq-diverse score --hyp new.log --baseline baseline.log --ref test.de --data data/multi30k_en_de"
 
 
 class System(NamedTuple):
