@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairseq_diverse.analysis.attention_maps import Panel, SentencePair
     from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel as Model
 
-EXAMPLE = "fairseq-diverse plot attention --path best.pt --data data-bin --source 'A dog runs.' --layer 3 --out maps.png"
+EXAMPLE = "fairseq-diverse plot attention --path best.pt --data data --source 'A dog runs.' --layer 3 --out maps.png"
 
 
 def add_parser(kinds: Any) -> None:

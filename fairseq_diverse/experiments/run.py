@@ -79,10 +79,9 @@ class Row:
         return row if needed == int(frequency) else replace(row, train=self.train | {"update-freq": str(needed)})
 
     def key(self, data_hash: str) -> str:
-        """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
-
-        It contains the parsers, except those of ``fairseq-diverse parse``, which rows without ``parser`` usually use.
-        ``data_hash``: of all that is read, a probed encoder or a checkpoint too: where they lie is not in the key."""
+        """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed. It contains the
+        parsers, except those of ``fairseq-diverse parse``, which rows without ``parser`` usually use. ``data_hash``: of
+        all that is read, a probed encoder or a checkpoint too: where they lie is not in the key."""
         train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         content |= {"lenpen": self.lenpen} if self.lenpen else {}

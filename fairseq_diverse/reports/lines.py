@@ -128,11 +128,8 @@ def names_of_tests(runs: Runs) -> list[str]:
 
 
 def of_test(runs: Runs, name: str) -> Runs:
-    """The runs with the figures of one test set, measured and published.
-
-    Published figures that name no test are the first one's, which "test" is a name of, too. Rows that have nothing to
-    do with the test set are left out.
-    """
+    """The runs with the figures of one test set, measured and published. Published figures that name no test are the
+    first one's, which "test" is a name of, too. Rows that have nothing to do with the test set are left out."""
     by_row = {row: [(run, figures_by_test(run)) for run in of_row] for row, of_row in runs.summaries.items()}
     summaries = {row: [run | parts[name] for run, parts in of_row if name in parts] for row, of_row in by_row.items()}
     first, rows = names_of_tests(runs)[0], []
@@ -166,12 +163,10 @@ def compare(runs: Runs) -> Compared:
 
 
 def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
-    """The same by any measures, of runs that can be compared.
-
-    Differences to the baseline are tested over seeds together with those of the hidden rows (`over_seeds`), those of
-    tasks with Holm's correction; over test examples by a paired t-test of a measure's ``examples`` or a paired
-    bootstrap of its ``resampled`` scores, each system averaged over its seeds first.
-    """
+    """The same by any measures, of runs that can be compared. Differences to the baseline are tested over seeds
+    together with those of the hidden rows (`over_seeds`), those of tasks with Holm's correction; over test examples by
+    a paired t-test of a measure's ``examples`` or a paired bootstrap of its ``resampled`` scores, each system averaged
+    over its seeds first."""
     tested, differences = {row.name: row for row in (*runs.rows, *runs.hidden)}, {}
     sides = dict.fromkeys(name for row in tested.values() for name in (row.name, row.baseline))
     for m in (m for m in measures if m.compared):

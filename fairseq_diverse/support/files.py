@@ -22,11 +22,9 @@ _given: set[str] = set()  # by this process; other names with its number are fro
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file next to ``path`` and rename it to ``path`` when the block succeeds.
-
-    If the block fails (an error, a full disk, Ctrl-C), ``path`` does not change. For a link, its target is written.
-    Devices and pipes are written directly.
-    """
+    """Open a temporary file next to ``path`` and rename it to ``path`` when the block succeeds. If the block fails (an
+    error, a full disk, Ctrl-C), ``path`` does not change. For a link, its target is written. Devices and pipes are
+    written directly."""
     path = Path(path)
     try:
         there = path.stat().st_mode
@@ -68,11 +66,9 @@ def _named_file(path: Path) -> Path | None:
 
 
 def temporary_path(path: Path) -> Path:
-    """A hidden name next to ``path`` for a file or folder that will be renamed to it: ``.NAME.HOST.PROCESS.tmp``.
-
-    Such files of killed processes of this machine are deleted. A name ending in .old is the previous version: if
-    ``path`` is missing, it is restored.
-    """
+    """A hidden name next to ``path`` for a file or folder that will be renamed to it: ``.NAME.HOST.PROCESS.tmp``. Such
+    files of killed processes of this machine are deleted. A name ending in .old is the previous version: if ``path`` is
+    missing, it is restored."""
     prefix = f".{path.name}.{socket.gethostname().partition('.')[0]}."
     mine = path.with_name(f"{prefix}{os.getpid()}.tmp")
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
@@ -159,10 +155,9 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str]) -> int:
     """Replace the text between each ``<!-- MARKER -->`` and ``<!-- end -->`` of a Markdown file, which begin lines;
-    returns the number of blocks. Nothing else changes; a block has the line ends of its marker.
-
-    ``marker`` is a regular expression, its groups with names; ``block`` makes the new text, which ends with a newline,
-    from a match. Raises ValueError: the file cannot be read or is not UTF-8, or a block has no end."""
+    returns the number of blocks. Nothing else changes; a block has the line ends of its marker. ``marker`` is a regular
+    expression, its groups with names; ``block`` makes the new text, which ends with a newline, from a match. Raises
+    ValueError: the file cannot be read or is not UTF-8, or a block has no end."""
     read_lines(path)  # which names a line that is not UTF-8
     old = path.read_bytes().decode("utf-8")
     start, end = rf"(?m)^(?P<start>\ufeff?[ \t]*<!-- {marker} -->\r?\n)", r"^[ \t]*<!-- end -->"

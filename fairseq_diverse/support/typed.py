@@ -48,10 +48,9 @@ for kind, pattern, first in (
 
 
 def read_yaml(path: Path) -> Any:
-    """The plain values in a YAML file: dictionaries, lists, text, finite numbers, true, false, null.
-
-    ``${...}`` is refused, since OmegaConf would insert environment variables. Raises ValueError: the file cannot be
-    read, is not valid, or has other values; names the file and the problem."""
+    """The plain values in a YAML file: dictionaries, lists, text, finite numbers, true, false, null. ``${...}`` is
+    refused, since OmegaConf would insert environment variables. Raises ValueError: the file cannot be read, is not
+    valid, or has other values; names the file and the problem."""
     text = "\n".join(read_lines(path))
     try:
         content = yaml.load(text, _Loader)

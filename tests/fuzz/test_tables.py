@@ -14,9 +14,8 @@ from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import read_summary
 from fairseq_diverse.experiments.runs.plan import steps_of
-from fairseq_diverse.experiments.tables.file import ROW_KEYS, TABLE_KEYS, SizeFile
+from fairseq_diverse.experiments.tables.file import OF_COST, ROW_KEYS, TABLE_KEYS, SizeFile
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.experiments.tables.values import OF_COST
 from fairseq_diverse.reports import formats
 from tests.fuzz.budget import budget
 from tests.unit.conftest import SIZE, TABLE

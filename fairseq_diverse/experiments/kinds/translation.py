@@ -160,12 +160,9 @@ class Translation(Kind):
 
     def summarize(self, run: Run, state: State) -> Summary:
         """Translations are also written to ``test.hyp``. Scores are detokenized, against the raw reference, and cased
-        unless the data's target is lower-cased.
-
-        ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds for each sentence the lengths of hypothesis
-        and reference and the n-grams that match, n = 1 to 4. ``chosen``, where the run chose its length penalty, holds
-        it and BLEU on the validation split by length penalty.
-        """
+        unless the data's target is lower-cased. ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds
+        for each sentence the lengths of hypothesis and reference and the n-grams that match, n = 1 to 4. ``chosen``,
+        where the run chose its length penalty, holds it and BLEU on the validation split by length penalty."""
         first = next(iter(run.data.tests)) if run.row.split == "test" else run.row.split
         chosen = chosen_penalty(run.row, state)
         named = {"test": first} if first != "test" else {}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of, kind_of_task
 from fairseq_diverse.experiments.run import TREES, Row
 from fairseq_diverse.experiments.runs.plan import refuse_own
-from fairseq_diverse.experiments.tables import file, values
+from fairseq_diverse.experiments.tables import file
 from fairseq_diverse.experiments.tables.file import ROW_KEYS, Flags, RowKeys, SizeFile, TableFile, Text
 from fairseq_diverse.host.programs import import_user_dir
 from fairseq_diverse.metrics.catalogue import chosen
@@ -44,7 +44,7 @@ class _Given(NamedTuple):
     table: TableFile
     data: str
     size: str
-    settings: values.Settings
+    settings: file.Settings
     user_dir: str
 
 
@@ -61,7 +61,7 @@ def load_table(
     Raises ValueError: names the file and the key that is wrong, and what is known."""
     path = config_path("tables", name)
     content, table = file.read_file(path, TableFile, file.TABLE_KEYS)
-    replaced = values.parse_settings(settings or [])
+    replaced = file.parse_settings(settings or [])
     if user_dir is None and table.user_dir:
         user_dir = str(path.parent / str(table.user_dir))
         import_user_dir(user_dir, f"{path}: user-dir")  # it may have the kind of its rows
@@ -81,7 +81,7 @@ def load_table(
     title, note, x = (" ".join(_text(value).split()) for value in (table.title, table.note, table.x))
     axes = tuple(flag.strip() for flag in x.split(",")) if x else ()
     systems = (table.cited or {}).items()
-    cited = {" ".join(name.split()): values.published_figures(of, f"{path}: cited: {name}", ()) for name, of in systems}
+    cited = {" ".join(name.split()): file.published_figures(of, f"{path}: cited: {name}", ()) for name, of in systems}
     return Table(path.stem, title or path.stem, note, axes, _different(rows) if data else rows, changed, cited)
 
 
@@ -106,20 +106,20 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
     train = (size.train or {}) | (table.flags or {}) | of_data | own | settings.train
     gpus = size.gpus if given.size else table.gpus or size.gpus
     kind = kind_of_task(train.get("task"))
-    train = values.in_updates(train, kind.examples(data), gpus, where)
+    train = file.in_updates(train, kind.examples(data), gpus, where)
     generate = {**(size.generate or {}), **(table.generate or {}), **(row.get("generate") or {}), **settings.generate}
-    lenpen, tests = values.length_penalties(generate, where), tuple(keys.tests or ())
+    lenpen, tests = file.length_penalties(generate, where), tuple(keys.tests or ())
     average = keys.average if "average" in written else size.average
     parsers = named_makers(f"{path}: parser:", names) if (names := _text(keys.parser).replace(" ", "")) else {}
     resolved = Row(
         name=name,
         data=data,
         size=size_path.stem,
-        train=values.command_line_values(train, where),
-        generate=values.command_line_values(generate, f"{where}: generate"),
-        average=values.averaged(average, settings.average, str(path)),
+        train=file.command_line_values(train, where),
+        generate=file.command_line_values(generate, f"{where}: generate"),
+        average=file.averaged(average, settings.average, str(path)),
         baseline=str(row["baseline"]),
-        published=values.published_figures(row.get("published") or {}, where, tests),
+        published=file.published_figures(row.get("published") or {}, where, tests),
         published_on=own_data,
         family=family,
         metrics=_metrics(keys.metrics, path),
