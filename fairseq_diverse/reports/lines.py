@@ -34,8 +34,7 @@ class Runs(NamedTuple):
 
 
 def measures_of(runs: Runs) -> Sequence[Measure]:
-    """Of their kind; one that a finished run lacks, as a metric whose program was missing, is not compared. The first
-    and the last of those that are compared every run has."""
+    """Of their kind; one that a finished run lacks is not compared, but for the first and last of those compared."""
     measures = runs.kind.measures(runs.rows)
     optional = [measure for measure in measures if measure.compared][1:-1]
     names = dict.fromkeys(name for row in (*runs.rows, *runs.hidden) for name in (row.name, row.baseline))
@@ -45,8 +44,7 @@ def measures_of(runs: Runs) -> Sequence[Measure]:
 
 
 def comparable(runs: Runs, measures: Sequence[Measure]) -> Runs:
-    """The runs without hidden rows that were not run on the data of their baseline. Raises ValueError: not all seeds of
-    a shown row and its baseline were run on the same data."""
+    """The runs without hidden rows of other data than their baseline. Raises ValueError: so is a row that is shown."""
     for row in runs.rows:
         _refuse_other_data(row, runs.summaries, measures)
     hidden = []
@@ -104,8 +102,7 @@ def no_speed(runs: Sequence[Summary]) -> str:
 
 
 def speeds(line: Line) -> dict[str, float | None]:
-    """Means over the runs whose speed is known, by entry of JSON, and where there is a baseline their ratios to its;
-    None of each where the line says why there is no speed."""
+    """Means of known speeds by entry of JSON, and ratios to the baseline's; None where the line has ``no_speed``."""
 
     def means(runs: Sequence[Summary]) -> dict[str, float | None]:
         values = {key: [speed for run in runs if (speed := of(run)) is not None] for key, of in SPEEDS.items()}

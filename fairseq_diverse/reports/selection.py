@@ -129,8 +129,7 @@ def _with_baseline(table: Table, baseline: str | None) -> list[Row]:
 
 
 def _point(row: Row, points: Sequence[Row]) -> str:
-    """The point of the baseline's grid that a row is compared with: that of equal values, or the only one of its data;
-    where no point has its data, the row's own baseline."""
+    """The point of the baseline's grid for a row: of equal values, or the only one of its data; else its baseline."""
     names = {point.name.removeprefix(point.family): point.name for point in points if point.data == row.data}
     equal = names.get(row.name.removeprefix(row.family))
     if len(names) > 1 and equal is None:

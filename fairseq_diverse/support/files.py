@@ -22,9 +22,8 @@ _given: set[str] = set()  # by this process; other names with its number are fro
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file next to ``path`` and rename it to ``path`` when the block succeeds. If the block fails (an
-    error, a full disk, Ctrl-C), ``path`` does not change. For a link, its target is written. Devices and pipes are
-    written directly."""
+    """Open a temporary file beside ``path`` and rename it when the block succeeds; if it fails (a full disk, Ctrl-C),
+    ``path`` does not change. Of a link the target is written; devices and pipes are written directly."""
     path = Path(path)
     try:
         there = path.stat().st_mode
@@ -66,9 +65,9 @@ def _named_file(path: Path) -> Path | None:
 
 
 def temporary_path(path: Path) -> Path:
-    """A hidden name next to ``path`` for a file or folder that will be renamed to it: ``.NAME.HOST.PROCESS.tmp``. Such
-    files of killed processes of this machine are deleted. A name ending in .old is the previous version: if ``path`` is
-    missing, it is restored."""
+    """A hidden name beside ``path`` for what will be renamed to it, ``.NAME.HOST.PROCESS.tmp``. Those of killed
+    processes of this machine are deleted; one ending in .old is the previous version, and restored where ``path`` is
+    missing."""
     prefix = f".{path.name}.{socket.gethostname().partition('.')[0]}."
     mine = path.with_name(f"{prefix}{os.getpid()}.tmp")
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
@@ -106,8 +105,7 @@ def remove(path: Path) -> None:
 
 
 def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
-    """Check that writing these files overwrites nothing that another program wrote. Raises ValueError: one of them
-    exists, without the file ``mark`` that marks the folder as ours."""
+    """Raise ValueError where a file would be replaced in a folder without the file ``mark``, which says it is ours."""
     found = [] if (directory / mark).exists() else [name for name in names if (directory / name).exists()]
     if found:
         raise ValueError(f"{directory / found[0]}: exists, and another program wrote it; give another --out")

@@ -35,8 +35,7 @@ def config_path(kind: str, name: str) -> Path:
 
 
 def source_prefix(folder: Path, split: str, source: str, target: str) -> Path:
-    """The prefix of a split's binarized source, in files of either direction, as fairseq finds them, else of this
-    one."""
+    """The prefix of a split's binarized source, in files of either direction as fairseq finds them, else of this."""
     prefixes = [folder / f"{split}.{pair}.{source}" for pair in (f"{source}-{target}", f"{target}-{source}")]
     return next((prefix for prefix in prefixes if Path(f"{prefix}.idx").exists()), prefixes[0])
 

@@ -91,8 +91,7 @@ def alive(process: int) -> bool:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """In a child process: ask Linux to kill it when its parent dies; end at once if it has died. ``parent``: number of
-    its process; None in one that multiprocessing started."""
+    """Ask Linux to kill this child process when its ``parent`` (None: multiprocessing's) dies; end if it has died."""
     if LIBC is not None:
         LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if parent is None:

@@ -138,8 +138,7 @@ def typed(content: Any, kind: type[T], where: str) -> T:
 
 
 def _place(content: Any, kind: Any, path: str, error: str) -> tuple[list[str], Any]:
-    """The keys to what is wrong, and its value. A key of a dictionary is that with which alone the error is the
-    same."""
+    """The keys to what is wrong, and its value. A dictionary's key is that with which alone the error is the same."""
     keys: list[str] = []
     value = content
     for step in STEP.finditer(path):

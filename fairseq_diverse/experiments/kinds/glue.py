@@ -30,8 +30,7 @@ UNTESTED = {
 
 
 class DevSet(msgspec.Struct):
-    """Metrics are times 100; ``majority`` are those of always predicting the most frequent label; ``no_label`` is how
-    many answers of a model that writes text are none, and count as wrong."""
+    """Metrics times 100, those of always the most frequent label (``majority``), answers of a T5 that are no label."""
 
     examples: int
     metrics: dict[str, float]

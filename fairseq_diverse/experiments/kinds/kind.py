@@ -108,8 +108,8 @@ class Kind:
     # its results
 
     def settings(self, row: Row) -> dict[str, Any]:
-        """What decides a row's results besides data and code, as its summaries have it: two rows with equal settings
-        are the same. Files are named without their folders."""
+        """What decides a row's results besides data and code: rows with equal settings are the same. Without
+        folders."""
         train = {"task": DEFAULT_TASK, **row.train}
         train.pop("num-workers", None)
         pretrained = {"pretrained": row.first.key("")} if row.first else {}
@@ -124,8 +124,7 @@ class Kind:
         return summary
 
     def is_complete(self, run: Run, summary: Summary, tried: bool = False) -> bool:
-        """Whether a summary has all that the run's row wants measured. ``tried``: metrics that could not be computed
-        where it was trained do not count as lacking."""
+        """Whether a summary has all that the row wants; of ``tried`` metrics, those that could not be computed, too."""
         return True
 
     def outcome(self, row: Row, summary: Summary) -> str:

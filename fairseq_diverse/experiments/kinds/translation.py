@@ -228,8 +228,8 @@ class Translation(Kind):
         )
 
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
-        """``metrics`` of the row's table, means over seeds that all have them; ``missing`` ones by name, with the seeds
-        of each reason; BLEU's ``signature``."""
+        """Means over seeds that all have ``metrics``; ``missing`` ones by name, reason and seed; BLEU's
+        ``signature``."""
         missing: dict[str, dict[str, list[int]]] = {}
         for run in runs:
             for name, why in run.get("missing", {}).items():
@@ -297,8 +297,7 @@ def _penalty_steps(row: Row) -> dict[str, str]:
 
 
 def chosen_penalty(row: Row, state: State) -> dict[str, Any] | None:
-    """The length penalty with the highest BLEU on the validation split, of equal ones the first, and each one's BLEU;
-    None before all were tried, or where the row gives one."""
+    """The (first) length penalty with the highest validation BLEU, and BLEU by penalty; None before all were tried."""
     steps = _penalty_steps(row)
     if not steps or not set(steps.values()) <= set(state):
         return None
@@ -339,8 +338,7 @@ def _scored(run: Run, test: str = "") -> Summary:
 
 
 def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
-    """The summary, or its part of a further test set, with the metrics that the run's row wants and it lacks, or in
-    ``missing`` the reasons why they cannot be computed here."""
+    """A summary, or its part of a further test set, with the metrics that it lacks, or why they are ``missing``."""
     wanted = [name for name in run.row.metrics if name not in summary["metrics"]]
     if not wanted:
         return summary

@@ -61,8 +61,7 @@ def gpus_of_a_job(jobs: int) -> int:
 
 
 def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
-    """``CUDA_VISIBLE_DEVICES`` of each job: equal shares of several GPUs, or one in turn where jobs are more; or
-    empty."""
+    """``CUDA_VISIBLE_DEVICES`` of each job: equal shares of several GPUs, or one in turn where jobs are more."""
     import torch
 
     if (count := torch.cuda.device_count()) < 2:
@@ -75,7 +74,6 @@ def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
 
 
 def gpu_variables(gpus: Sequence[str], job: int, batch: int) -> dict[str, str]:
-    """The variable of a run with the GPUs of one job (`gpus_of_jobs`), as many as its batch is for (0: all); or
-    none."""
+    """The variable of a run with the GPUs of one job (`gpus_of_jobs`), as many as its batch is for (0: all)."""
     names = gpus[job % len(gpus)].split(",")[: batch or None] if gpus else []
     return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}

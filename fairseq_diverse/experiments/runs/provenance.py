@@ -74,14 +74,12 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
 
 
 def starts_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Commit, versions and machine of every start of a run that differed; a run that was not resumed, or is of before
-    these were kept, has one, in the summary itself."""
+    """Commit, versions and machine of every start that differed; the summary itself where a run has no ``starts``."""
     return summary.get("starts") or [summary]
 
 
 def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The commits of all starts of the runs, a + behind those with changed files; of an installed package its
-    version."""
+    """The commits of all starts of the runs, a + behind changed files; of an installed package its version."""
     commits = set()
     for start in (start for summary in summaries for start in starts_of(summary)):
         version = start.get("versions", {}).get("fairseq-diverse")

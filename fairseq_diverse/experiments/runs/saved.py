@@ -174,7 +174,7 @@ def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
 class Copies:
     """A folder of summaries: runs whose copies are there are finished, others are copied when they are. Raises
     ValueError: a copy is of a row with other settings or files, or of other data of the same name, or trees, than the
-    runs read."""
+    runs."""
 
     def __init__(self, folder: Path, runs: Sequence[Run]) -> None:
         self.folder = folder

@@ -197,9 +197,8 @@ def length_penalties(generate: Flags, where: str) -> tuple[str, ...]:
 
 
 def in_updates(train: Flags, examples: int | None, gpus: int, where: str) -> Flags:
-    """The flags with ``max-update: 3 epochs`` and ``warmup-updates: 6%`` or ``total-num-update: 100%`` (of max-update)
-    as numbers of updates. An epoch has as many updates as training has batches, of ``gpus`` together where their number
-    is given."""
+    """The flags with ``max-update: 3 epochs`` and ``warmup-updates: 6%`` or ``total-num-update: 100%`` as updates. An
+    epoch has as many as training has batches, of ``gpus`` together where their number is given."""
     if epochs := EPOCHS.fullmatch(str(train.get("max-update"))):
         batch, given = [train.get("batch-size"), train.get("update-freq", 1)], f"{where}: max-update: {epochs[0]}"
         if not examples:

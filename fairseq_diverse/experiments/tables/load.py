@@ -160,8 +160,7 @@ def _different(rows: dict[str, Row]) -> dict[str, Row]:
 
 
 def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
-    """Raise ``ValueError`` where a row lacks a setting, or two do not go together; ``given`` are its keys in the file,
-    ``train`` its flags of training as they were typed."""
+    """Raise ``ValueError`` where settings lack or do not go together; ``given``, ``train``: as the file has them."""
     where = f"{path}: row {row.name}"
     for needed in ("arch", "max-update"):
         if needed not in row.train:
