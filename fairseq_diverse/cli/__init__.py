@@ -1,7 +1,7 @@
 """The console command ``fairseq-diverse``: one module per subcommand.
 
 A subcommand module has a docstring (its help), ``EXAMPLE``, ``add_arguments(parser)`` and ``main(args)``,
-which returns an exit code or None. ``PATHS`` names arguments whose files must exist before anything slow is imported.
+which returns an exit code or None. The files of arguments in ``READ`` must exist before anything slow is imported.
 A ``ValueError`` or ``OSError`` is a user error and printed as one line.
 """
 
@@ -29,6 +29,7 @@ from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 EXAMPLE = "fairseq-diverse run toy --help    # the flags of a command, and an example"
 QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
 AS_WRITTEN = argparse.RawDescriptionHelpFormatter
+READ = ("checkpoint", "checkpoints", "path", "data", "folder", "gold")  # arguments that are files to be read
 SHELLS = ("bash", "zsh", "tcsh")
 DOCTOR = "fairseq-diverse doctor"
 COMMANDS = {
@@ -126,7 +127,7 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
             _add_own_flags(subparser)
             if name in user_dir.COMMANDS:
                 user_dir.add_user_dir(subparser)
-            subparser.set_defaults(main=module.main, subparser=subparser, read_paths=getattr(module, "PATHS", ()))
+            subparser.set_defaults(main=module.main, subparser=subparser)
         else:
             subparsers.add_parser(name, help=summary)
     return parser
@@ -141,7 +142,7 @@ def _add_own_flags(parser: argparse.ArgumentParser) -> None:
 def _check_paths(args: argparse.Namespace) -> None:
     """Check what a command reads, before it imports torch: paths, ``NAME=PATH``, or joined as in an ensemble."""
     flags = args.subparser._option_string_actions
-    for name in args.read_paths:
+    for name in getattr(args, "read_paths", READ):
         given = getattr(args, name, None)
         kind = "checkpoint" if name in ("checkpoint", "checkpoints", "path") else "file or folder"
         for text in map(str, given if isinstance(given, list) else [given] if given is not None else []):

@@ -21,7 +21,6 @@ from fairseq_diverse.support.files import write_text
 from fairseq_diverse.support.pictures import add_picture_arguments, save_figure
 from fairseq_diverse.support.tables import in_columns, one_line
 
-PATHS = ("checkpoints", "data")
 EXAMPLE = "fairseq-diverse accuracy baseline=baseline.pt both=both.pt --data logic-data --out lengths.png"
 
 

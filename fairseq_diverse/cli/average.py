@@ -11,7 +11,6 @@ from pathlib import Path
 
 from fairseq_diverse.support.errors import warn
 
-PATHS = ("checkpoints",)
 EXAMPLE = "fairseq-diverse average --checkpoints checkpoints --last 5 --out checkpoints/average.pt"
 
 

@@ -27,7 +27,6 @@ from fairseq_diverse.syntax.makers import named_makers
 from fairseq_diverse.syntax.parse import record_path
 from fairseq_diverse.syntax.parsers import recorded_parsers
 
-PATHS = ("data",)
 EXAMPLE = "fairseq-diverse binarize-syntax --data data-bin --dependency '{split}.conllu' --constituency '{split}.ptb'"
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fairseq_diverse import register
 
-PATHS = ("folder",)
 EXAMPLE = "fairseq-diverse convert t5-base --out t5-base-fairseq"
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from fairseq_diverse import __version__, register
 
-PATHS = ("checkpoints", "data")
 EXAMPLE = """fairseq-diverse export --to safetensors --out shared/my-model runs/DATA-SIZE-ROW/seed1
   fairseq-diverse export --to fairseq --out plain.pt average.pt"""
 OTHERS = {

@@ -21,7 +21,6 @@ from fairseq_diverse.support.errors import UserError, warn
 from fairseq_diverse.support.files import read_lines, write_text
 
 TEXT_TO_TEXT = "text_to_text"
-PATHS = ("checkpoint", "data")
 EXAMPLE = "fairseq-diverse glue --checkpoint checkpoints/checkpoint_last.pt --data data/glue-CoLA --predictions send"
 
 

@@ -34,7 +34,6 @@ from fairseq_diverse.support.tables import in_columns
 if TYPE_CHECKING:
     from torch import Tensor
 
-PATHS = ("checkpoint", "data")
 BATCH = 64
 EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en_de --out heads.png"
 

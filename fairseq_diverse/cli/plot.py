@@ -58,7 +58,6 @@ def add_head_map(parser: argparse.ArgumentParser) -> None:
     add("--data", required=True, help="binarized data that they were trained on")
     add("--split", default="valid", help="split to average over (default: valid)")
     add("--seed", type=int, default=1, help="seed of t-SNE (default: 1)")
-    parser.set_defaults(read_paths=("checkpoints", "data"))
 
 
 def plot_head_map(args: argparse.Namespace) -> Figure:
@@ -180,7 +179,6 @@ def _by_row(args: argparse.Namespace, table: Table) -> Figure:
 def add_lengths(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: fairseq-diverse plot lengths --data data/multi30k_en_de --out lengths.png"
     parser.add_argument("--data", required=True, nargs="+", metavar="DATA", help="binarized data sets")
-    parser.set_defaults(read_paths=("data",))
 
 
 def plot_lengths(args: argparse.Namespace) -> Figure:

@@ -53,7 +53,7 @@ def add_parser(kinds: Any) -> None:
     layer.add_argument("--layers", metavar="all|1-3|1,4", help="several layers, one row of panels each")
     add("--heads", metavar="1,2", help="only these heads, counted from 1 (default: all)")
     add("--subwords", action="store_true", help="rows and columns are subwords, not words")
-    parser.set_defaults(read_paths=("path", "data"), draw=plot_attention)
+    parser.set_defaults(draw=plot_attention)
 
 
 def plot_attention(args: argparse.Namespace) -> None:

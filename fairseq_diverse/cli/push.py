@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fairseq_diverse import register
 
-PATHS = ("folder",)
 EXAMPLE = "fairseq-diverse push shared/my-model --to USER/my-model"
 
 

@@ -22,7 +22,6 @@ from fairseq_diverse.reports.rationales import page
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import write_text
 
-PATHS = ("checkpoint", "data")
 EXAMPLE = "fairseq-diverse rationales --checkpoint best.pt --data data/eraser-movies --out found.jsonl --html page.html"
 SHOWN = {
     **{"macro_f1": "macro F1", "accuracy": "accuracy", "auprc": "AUPRC"},

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """What `run` and `report` share: which table, and what is changed in it."""
-    parser.set_defaults(user_dir=None)  # a flag of several commands, see cli/user_dir.py
+    parser.set_defaults(user_dir=None, read_paths=())  # a flag of several commands, see cli/user_dir.py; names of data
     add = parser.add_argument
     add("table", nargs=nargs, metavar="TABLE", help="a table in configs/tables, or a YAML file")
     add("--rows", metavar="a,b", help="only these rows (default: all)")

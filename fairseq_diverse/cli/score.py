@@ -56,6 +56,7 @@ class System(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(read_paths=())  # --data is checked as all files are
     systems = parser.add_mutually_exclusive_group(required=True)
     systems.add_argument("--hyp", type=Path, nargs="+", metavar="FILE", help="translations to score")
     systems.add_argument("--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, one file a seed")

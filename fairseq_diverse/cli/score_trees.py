@@ -12,7 +12,6 @@ from fairseq_diverse.cli import first_lines, named_path
 from fairseq_diverse.support.tables import in_columns, one_line
 from fairseq_diverse.syntax.brackets import Brackets, compare_files
 
-PATHS = ("gold",)
 EXAMPLE = "fairseq-diverse score-trees --gold raw/test.en.ptb pcfg=parses/test.pcfg benepar=parses/test.benepar"
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from fairseq_diverse import register
 from fairseq_diverse.support.tables import in_columns
 
-PATHS = ("data",)
 RESOLVED: dict[str, Any] = {"argument_default": argparse.SUPPRESS, "conflict_handler": "resolve"}
 EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routing-on encoder:1-2"
 

@@ -24,7 +24,6 @@ from fairseq_diverse.cli import first_lines
 from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.support.files import atomic_write, decode_lines, iterate_lines
 
-PATHS = ("checkpoint", "data")
 TREES = {"dependency": "CoNLL-U", "constituency": "PTB"}
 SEARCH = ("beam", "lenpen", "nbest", "max_len_a", "max_len_b")
 EXAMPLE = "fairseq-diverse translate --checkpoint average.pt --data data/multi30k_en_de --input new.en --out new.de"
