@@ -184,8 +184,8 @@ def _share(chosen: Callable[[int, int], bool]) -> Callable[[Summary], float | No
 
     def share(run: Summary) -> float | None:
         lengths = {int(name): part for name, part in _parts(run).items() if name.isdigit()}
-        trained = int(run["row"]["train"].get("train-operators", OPERATORS))
-        parts = [part for length, part in lengths.items() if chosen(length, trained)]
+        train = run["row"]["train"] if lengths else {}
+        parts = [p for length, p in lengths.items() if chosen(length, int(train.get("train-operators", OPERATORS)))]
         return pooled(parts).share if parts else None
 
     return share

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fairseq_diverse.experiments.flags import averaging, common, machinery, portable, to_arguments
 from fairseq_diverse.experiments.kinds.kind import DEFAULT_TASK, State, kind_of
-from fairseq_diverse.experiments.run import Row, Run
+from fairseq_diverse.experiments.run import Run
 
 
 def steps_of(run: Run, state: State) -> dict[str, list[str]]:
@@ -53,14 +53,3 @@ def readable_lines(run: Run, state: State) -> dict[str, str]:
 
 def readable_program(module: str) -> str:
     return module.replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
-
-
-def refuse_own(row: Row, where: str) -> None:
-    """Raise ``ValueError`` where a row sets a flag that is the run's own."""
-    given = {"train": row.train, "generate": row.generate}
-    for section, own in kind_of(row).own_flags(row).items():
-        if taken := [flag for flag in given[section] if flag in own]:
-            name = taken[0] if section == "train" else f"{section}.{taken[0]}"
-            others = "--seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS"
-            todo = f"`fairseq-diverse run` sets this flag by itself; leave it out (seeds are given by {others})"
-            raise ValueError(f"{where}: {name}: {todo}")

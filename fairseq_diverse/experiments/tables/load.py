@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of, kind_of_task
 from fairseq_diverse.experiments.run import TREES, Row
-from fairseq_diverse.experiments.runs.plan import refuse_own
 from fairseq_diverse.experiments.tables import file
 from fairseq_diverse.experiments.tables.file import ROW_KEYS, Flags, RowKeys, SizeFile, TableFile, Text
 from fairseq_diverse.host.programs import import_user_dir
@@ -187,7 +186,12 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{where}: {key}: not for rows of kind {kind.name} (task {train.get('task')})")
     if row.pretrained and "finetune-from-model" in row.train:
         raise ValueError(f"{where}: pretrained and finetune-from-model: one of them only")
-    refuse_own(row, where)
+    for section, own in kind.own_flags(row).items():
+        if taken := [flag for flag in getattr(row, section) if flag in own]:
+            name = taken[0] if section == "train" else f"{section}.{taken[0]}"
+            others = "--seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS"
+            todo = f"`fairseq-diverse run` sets this flag by itself; leave it out (seeds are given by {others})"
+            raise ValueError(f"{where}: {name}: {todo}")
 
 
 def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[Row]:
