@@ -71,11 +71,9 @@ def check(name: str, columns: Sequence[str], user_dir: str | None) -> int:
                 fine = False
         return "✓" if fine else "FAILED"
 
-    def over_settings(holds: Callable[[Any], None], column: str) -> list[Callable[[], None]]:
-        return [partial(holds, at(flags, column)) for flags in settings if column in places(flags)]
-
     def of_property(title: str, holds: Callable[[Any], None], column: str) -> str:
-        return attempt(title, column, *over_settings(holds, column)) if properties.applies(title, column) else "-"
+        checks = [partial(holds, at(flags, column)) for flags in settings if column in places(flags)]
+        return attempt(title, column, *checks) if properties.applies(title, column) else "-"
 
     def of_components(title: str, column: str, check: Callable[[], object]) -> str:
         return "-" if column == ROBERTA else attempt(title, column, check)  # whose attention is the encoder's

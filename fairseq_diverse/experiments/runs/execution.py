@@ -20,15 +20,7 @@ from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import SEVERAL_NODES
 from fairseq_diverse.experiments.runs.find import find_runs
-from fairseq_diverse.experiments.runs.folder import (
-    complete,
-    is_finished,
-    read_state,
-    summarize,
-    summary_of,
-    valid_state,
-    write_state,
-)
+from fairseq_diverse.experiments.runs.folder import complete, is_finished, read_state, valid_state, write_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.host.starting import lighter
 from fairseq_diverse.support.files import atomic_write, write_text
@@ -81,9 +73,7 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
             command = steps_of(run, state)[step]
             yield from (_train if step == "train" else _evaluate)(run, step, command, environment, lock)
         yield Progress("score")
-        state = read_state(run)
-        # a run that another table finished has what all tables share
-        summary = complete(run, state, summary_of(run) or summarize(run, state))
+        summary = complete(run)
         refuse_changed(run)
         write_json(run.directory / "summary.json", summary)
         for path in (*run.checkpoints.glob("*.pt"), run.directory / "error.log"):

@@ -187,8 +187,11 @@ def starts(state: State) -> dict[str, Any]:
     return {**state.get("starts", [{}])[-1], **({"starts": different} if len(different) > 1 else {})}
 
 
-def complete(run: Run, state: State, summary: Summary) -> Summary:
-    """The summary with all that the run's row wants measured and that it lacks, and the commands for that."""
+def complete(run: Run) -> Summary:
+    """The summary of a run whose steps are done, with all that its row wants measured, and the commands for that; one
+    that another table finished has what all tables share, and may lack the rest."""
+    state = read_state(run)
+    summary = summary_of(run) or summarize(run, state)
     lines = [line for step, line in readable_lines(run, state).items() if step not in ("train", "average")]
     more = [line for line in lines if line not in summary["commands"]]
     return kind_of(run.row).complete(run, summary) | {"commands": [*summary["commands"], *more]}
