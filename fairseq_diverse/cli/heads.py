@@ -1,21 +1,10 @@
 """Measure what the encoder's heads attend to, and how different the heads of every attention are, on one split.
 
-For each encoder layer and head:
-  confidence              mean over tokens of the largest weight
-  syntactic attention     weight on dependency-related words
-  redundant               share of sentences whose syntactic attention does not exceed --gate (Zhang et al. 2021)
-  previous, next, rarest  share of tokens that attend most to the token before, to the next, to the sentence's rarest
-                          token (Voita et al. 2019)
-  importance              gradient-based (Michel et al. 2019)
-  role                    positional (previous or next at least 0.9), syntactic (not redundant in most sentences),
-                          rare words (rarest above 0.5)
-The first three use the weights without mechanisms, as enlivening does; previous, next and rarest use the model's
-weights. The two syntactic ones need the data's dependency trees (fairseq-diverse binarize-syntax); the number of
-sentences without a usable tree, which they leave out, is printed ("without tree" in the JSON).
-
-For each attention: cosine is the mean similarity of the outputs of two different heads; constant share is the part of
-the outputs' energy that does not depend on the position; effective rank is the number of directions in which the
-outputs vary (Roy and Vetterli 2007).
+For each encoder layer and head: confidence, attention to syntactically related words and whether that is redundant, to
+the previous, the next and the sentence's rarest token, importance, and the role that follows. For each attention:
+cosine, constant share and effective rank of its heads' outputs. docs/analyses.md defines them.
+The two syntactic figures need the data's dependency trees (fairseq-diverse binarize-syntax); the number of sentences
+without a usable tree, which they leave out, is printed ("without tree" in the JSON).
 """
 
 import argparse

@@ -1,13 +1,10 @@
 """Draw attention maps: the weights of each head for one sentence pair, one panel per head.
 
 Rows are attending words, columns are attended words. Weights are summed over the subwords of a column and averaged over
-those of a row (--subwords: one row and column per subword). All panels share one colour scale; the colour bar shows its
-end. With interacting heads, a panel shows one head's queries, averaged over the heads of the keys.
-
-An encoder layer with syntax or enlivening gets one row of panels per head: its weights without any mechanism, and with
-the mechanisms, marked as enlivened, pruned or important for this sentence. With syntax, the first row starts with the
-factors by which syntax multiplies the weights (white: masked; the largest of a row is 1).
-Several checkpoints are drawn side by side, one row per head (Zhang et al., 2021, Fig. 5).
+those of a row (--subwords: one row and column per subword), with interacting heads also over the heads of the keys. An
+encoder layer with syntax or enlivening gets one row of panels per head: its weights without any mechanism, and with the
+mechanisms, marked as enlivened, pruned or important; with syntax, the first row starts with the factors of the weights.
+Several checkpoints are drawn side by side, one row per head (Zhang et al., 2021, Fig. 5). More: docs/analyses.md.
 """
 
 import argparse

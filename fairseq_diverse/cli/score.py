@@ -14,10 +14,9 @@ A metric that lacks one of these is left out, and one line says what is missing.
 the target language, by sacreBLEU for zh, ja, ko. The exit code is 2 if no metric is left, or if one of bleu, chrf, ter
 or --test-metric is left out.
 
-With --baseline, p is the two-sided probability of such a difference in --test-metric by chance: by paired bootstrap,
-approximate randomization or the sign test. Systems of several seeds (--system NAME=FILE,FILE,...) are shown as mean ±
-standard deviation (n - 1), and p is by Welch's t-test over seeds, for each system alone. `fairseq-diverse report` tests
-all rows of a table together (docs/statistics.md).
+With --baseline, p is the two-sided probability of such a difference in --test-metric by chance. Systems of several
+seeds (--system NAME=FILE,FILE,...) are shown as mean ± standard deviation, and p is by Welch's t-test over seeds, for
+each system alone. `fairseq-diverse report` tests all rows of a table together (docs/statistics.md).
 """
 
 import argparse

@@ -4,9 +4,8 @@ Takes every model flag of fairseq-train (--encoder-embed-dim, --share-all-embedd
 of one full forward pass over one sentence pair, 2 per multiply-add, where every attention map is computed. They include
 matrix products, convolutions, layer normalization and elementwise products, but not embeddings and the softmax layer. A
 language model (diverse_bert, diverse_roberta, ...) reads one sentence of --source-length tokens.
---data also prints the largest recommended number of interacting heads (Li and Luo, 2022, Eq. 13). If the source has
-constituency trees, it prints the mean of the sentences' largest phrase layers, which --phrase-limit should cover (Zhang
-et al., 2021, section 5.3.3).
+--data also prints the largest recommended number of interacting heads (Li and Luo, 2022, Eq. 13) and, for constituency
+trees, the mean of the sentences' largest phrase layers, which --phrase-limit should cover (Zhang et al., 2021).
 """
 
 import argparse
