@@ -129,7 +129,6 @@ def plot_rows(args: argparse.Namespace) -> Figure:
 
 
 def _against_flag(args: argparse.Namespace, table: Table) -> Figure:
-    """The picture of --x."""
     if given := [flag for flag in ("seeds", "baseline", "without", "best", "test") if getattr(args, flag)]:
         raise UserError(f"--{given[0]}: is for --verdict and --by")
     rows = select_rows(table, args.rows)

@@ -229,7 +229,6 @@ def _prepare(rows: Sequence[Row], args: argparse.Namespace) -> int:
 
 
 def _show(runs: Sequence[Run], environments: Sequence[Mapping[str, str]], gpus: int | None, commands: bool) -> None:
-    """Print what there is to do in all, and of each run its state and folder, and its commands where they are asked."""
     stages = [stage(run) for run in runs]
     print("\n".join(_overview(runs, [run for run, at in zip(runs, stages, strict=True) if at != "done"], gpus)) + "\n")
     for run, at, environment in zip(runs, stages, environments, strict=True):
@@ -298,7 +297,6 @@ def _warn_of_batches(runs: list[Run], gpus: int, of_paper: bool) -> None:
 
 
 def _words_of_report(args: argparse.Namespace) -> list[str]:
-    """The command that shows what was run, without ``fairseq-diverse``."""
     flags = [("rows", args.rows), ("data", args.data), ("size", args.size), ("gpus-of-paper", args.gpus_of_paper)]
     flags += [("set", setting) for setting in args.settings] + [("user-dir", args.user_dir)]
     given = [str(part) for flag, value in flags if value is not None for part in (f"--{flag}", value)]

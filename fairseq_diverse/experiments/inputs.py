@@ -88,7 +88,6 @@ def _of_code(user_dir: str) -> str:
 
 
 def _of_encoder(checkpoint: str, data: str) -> str:
-    """Of a checkpoint that is probed and of its data."""
     digest = _of_file(checkpoint)
     if digest == checkpoint or not Path(data).is_dir():  # training says what is missing
         return checkpoint

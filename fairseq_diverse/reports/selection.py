@@ -107,7 +107,6 @@ def choose(
 
 
 def _without(table: Table, names: str | None) -> tuple[Table, set[str]]:
-    """The table without some rows, and their names."""
     left_out = {row.name for row in select_rows(table, names, "--without")} if names else set()
     if not left_out:
         return table, left_out

@@ -169,7 +169,6 @@ def save_records(folder: Path, records: Mapping[str, tuple[Record, str]]) -> Non
 
 
 def _refuse_other(record: Record, summary: Summary, where: str) -> None:
-    """Raise ``ValueError`` where a run was scored on other sentences than a record is of."""
     parts = figures_by_test(summary)
     first = next(iter(parts))
     run = f"row {summary['system']} seed {summary['seed']}"
@@ -184,7 +183,6 @@ def _refuse_other(record: Record, summary: Summary, where: str) -> None:
 
 
 def _read(path: Path) -> Record:
-    """A record that was saved, or a ValueError for a damaged one."""
     hint = "save it again"
     record = read_json(path, hint) or {}
     wrong = ValueError(f"{path}: not what `fairseq-diverse report TABLE --save` writes; {hint}")

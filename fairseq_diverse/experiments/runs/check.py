@@ -66,7 +66,6 @@ def _parsed(program: str, arguments: Sequence[str], where: str) -> tuple[argpars
 
 
 def _check_model(args: argparse.Namespace, row: str) -> None:
-    """Raise ``ValueError`` where the mechanisms of a row do not go together, or its criterion with its model."""
     try:
         plan, criterion = _plan(args), programs.criterions()[args.criterion]
         if hasattr(criterion, "check_model"):

@@ -200,7 +200,6 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether torch wrote the file to its end."""
     try:
         return zipfile.is_zipfile(path)
     except zipfile.BadZipFile:  # a damaged end

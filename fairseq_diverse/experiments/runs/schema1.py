@@ -64,7 +64,6 @@ def _without(flags: Flags, names: Container[str]) -> Flags:
 
 
 def _average(lines: Sequence[Sequence[str]], trained: Flags) -> dict[str, Any]:
-    """``average`` of the row, by the command that averaged and by how often training saved."""
     flags = next((_flags(words) for words in lines if words[:2] == ["fairseq-diverse", "average"]), {})
     which: dict[str, Any] = {key: int(flags[key]) for key in ("last", "best") if key in flags}
     by = {"by": flags["metric"]} if "metric" in flags else {}

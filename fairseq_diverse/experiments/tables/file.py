@@ -114,7 +114,6 @@ def points(content: Flags, table: TableFile, path: Path, fixed: Container[str]) 
 
 
 def _refuse_name(name: str, path: Path) -> None:
-    """Raise ``ValueError`` for a row's name that cannot be part of a file's name."""
     if not name.strip() or name != name.strip() or name[0] == "." or NOT_IN_NAMES.search(name):
         wanted = "one line of text without / and \\, that neither starts with a dot nor starts or ends with a space"
         raise ValueError(f"{path}: row '{shown(name)}': a row's name is part of names of files: {wanted}")
@@ -123,7 +122,6 @@ def _refuse_name(name: str, path: Path) -> None:
 
 
 def _suffix(values: Flags) -> str:
-    """What a grid's values add to the name of a row."""
     return NOT_IN_NAMES.sub("_", "".join(f"-{flag}={value}" for flag, value in values.items()))
 
 
