@@ -17,7 +17,7 @@ from fairseq_diverse.analysis import attention_maps, head_map
 from fairseq_diverse.analysis.head_map import draw_head_map as draw
 from fairseq_diverse.analysis.heads import inspect_heads
 from fairseq_diverse.cli import main
-from fairseq_diverse.cli.plot_attention import sentence_of_split
+from fairseq_diverse.cli.plot import sentence_of_split
 from fairseq_diverse.data import live_trees
 from fairseq_diverse.data.trees import SyntaxDataset
 from fairseq_diverse.experiments.runs.find import find_runs, preparations

@@ -33,7 +33,7 @@ from fairseq_diverse.analysis.sentence_lengths import draw_sentence_lengths
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
-from fairseq_diverse.cli.plot_attention import parse_heads
+from fairseq_diverse.cli.plot import parse_heads
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs.saved import from_results
