@@ -113,7 +113,6 @@ def plot_curves(args: argparse.Namespace) -> Figure:
 def add_rows(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: fairseq-diverse plot rows multi30k-li2022 --out heads.png"
     add_table_arguments(parser)
-    flags_of.add_source_arguments(parser)
     flags_of.add_comparison_arguments(parser)
     parser.set_defaults(finished=False)
     add = parser.add_argument

@@ -36,7 +36,6 @@ MARKER = "fairseq-diverse report (?P<command>.+?)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser, nargs="?")
-    add_source_arguments(parser)
     add_comparison_arguments(parser)
     add = parser.add_argument
     add("--jobs", type=int, default=1, help=argparse.SUPPRESS)  # so that the arguments of `run` can be given
@@ -58,14 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--refresh", type=Path, nargs="+", metavar="FILE", help="renew the tables of Markdown files, instead of TABLE")
 
 
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the runs are, which rows are compared with which, and on what."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--runs", metavar="DIR", help="folder of the runs (default: $FAIRSEQ_DIVERSE_RUNS or runs/)")
     source.add_argument("--results", type=Path, metavar="DIR", help="folder of summaries, instead of runs")
-
-
-def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which rows are compared with which, and on what."""
     add = parser.add_argument
     add("--seeds", metavar="1,2,3", help="only the runs of these seeds (default: all)")
     add("--baseline", metavar="ROW", help="row to compare with (default: the table's)")

@@ -40,12 +40,6 @@ def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
     }
 
 
-def averaging(row: Row) -> Flags:
-    """Which of a row's checkpoints ``fairseq-diverse average`` takes; empty where it takes none."""
-    which = {flag: row.average.get(key) for flag, key in (("last", "last"), ("best", "best"), ("metric", "by"))}
-    return {"updates": True, **{flag: str(value) for flag, value in which.items() if value}} if row.average else {}
-
-
 def to_arguments(flags: Mapping[str, str | bool]) -> list[str]:
     """``{"arch": "transformer", "fp16": True}`` -> ``["--arch", "transformer", "--fp16"]``; without those off."""
     return [

@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from fairseq_diverse.experiments.flags import averaging, common, machinery, portable, to_arguments
+from fairseq_diverse.experiments.flags import common, machinery, portable, to_arguments
 from fairseq_diverse.experiments.kinds.kind import DEFAULT_TASK, State, kind_of
 from fairseq_diverse.experiments.run import Run
 
@@ -23,8 +23,10 @@ def steps_of(run: Run, state: State) -> dict[str, list[str]]:
         flags["wandb-project"] = run.tracking.wandb
     steps = {"train": ["-m", "fairseq_cli.train", str(run.data.path), *to_arguments(flags)]}
     if row.average:
-        which = ["--checkpoints", str(run.checkpoints), *to_arguments(averaging(row)), "--strict"]
-        steps["average"] = ["-m", "fairseq_diverse.cli", "average", *which, "--out", str(run.checkpoint)]
+        named = {"last": "last", "best": "best", "metric": "by"}.items()  # keys of tables by flag
+        which = to_arguments({flag: str(row.average[key]) for flag, key in named if key in row.average})
+        files = ["--checkpoints", str(run.checkpoints), "--updates", *which, "--strict", "--out", str(run.checkpoint)]
+        steps["average"] = ["-m", "fairseq_diverse.cli", "average", *files]
     steps |= kind.steps(run, state)
     return {step: [sys.executable, *command] for step, command in steps.items()}
 
