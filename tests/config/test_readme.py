@@ -219,8 +219,7 @@ def test_every_page_command_mechanism_and_flag_is_in_the_docs():
 
 
 def test_the_worked_example_is_the_file():
-    text = read("docs/adding-a-mechanism.md")
-    block = re.search(r"```python\n(@register_mechanism.*?)```", text, re.DOTALL)[1]
+    block = re.search(r"```python\n(@register_mechanism.*?)```", read("docs/adding-a-mechanism.md"), re.DOTALL)[1]
     assert read("examples/temperature/__init__.py").endswith(block)
 
 

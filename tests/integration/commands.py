@@ -136,9 +136,7 @@ def preprocess_in_a_fork() -> Iterator[None]:
         yield
 
 
-def _run_to_end(
-    command: list[str], cwd: Path, stdout: int, stderr: int, **text: str
-) -> subprocess.CompletedProcess[str]:
+def _run_to_end(command: list[str], cwd: Path, stdout: int, stderr: int, **_: str) -> subprocess.CompletedProcess[str]:
     assert "fairseq_cli.preprocess" in command[:4] and stdout == subprocess.PIPE
     return Fork(command, stderr=stderr, cwd=cwd).wait()
 
@@ -229,7 +227,8 @@ def _work(
             logging.root.handlers.clear()  # main makes its own
             with preprocess_in_a_fork(), pytest.MonkeyPatch.context() as patch:
                 patch.setattr(execution, "Popen", Fork)
-                patch.setattr(cli_run, "subprocess", SimpleNamespace(run=_run_here))
+                here = SimpleNamespace(run=lambda command: Fork(command, sys.stdout, sys.stderr).wait())
+                patch.setattr(cli_run, "subprocess", here)
                 patch.setattr(parse, "parallel_map", in_this_process)
                 code = module.main()
         else:
@@ -250,10 +249,6 @@ def _work(
             sys.stderr.flush()
         finally:
             os._exit(code)
-
-
-def _run_here(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return Fork(command, sys.stdout, sys.stderr).wait()
 
 
 def in_this_process(function: Callable[[Any], Any], items: Any, *_: int, **__: int) -> nullcontext[Any]:

@@ -28,13 +28,10 @@ Archives = dict[str, dict[str, bytes]]
 pytestmark = pytest.mark.usefixtures("forks")
 
 
-def sentence(language: str, number: int) -> str:
-    words = LEXICON[language]
-    return " ".join(words[(number * 5 + i) % len(words)] for i in range(5 + number % 3)) + f" {number}."
-
-
 def sentences(language: str, first: int, count: int = 20) -> list[str]:
-    return [sentence(language, number) for number in range(first, first + count)]
+    words, numbers = LEXICON[language], range(first, first + count)
+    chosen = [[words[(n * 5 + i) % len(words)] for i in range(5 + n % 3)] for n in numbers]
+    return [f"{' '.join(words)} {n}." for n, words in zip(numbers, chosen, strict=True)]
 
 
 def plain(lines: list[str]) -> bytes:

@@ -54,8 +54,7 @@ def test_probes_of_new_and_of_trained_encoders(data, tmp_path, capsys):  # noqa:
 
 def test_a_trained_encoder_is_probed_in_two_processes(data, plain, tmp_path):  # noqa: F811
     write_probing(tmp_path, 20)
-    trained = plain
-    flags = [tmp_path, *SMALL.split(), "--from-checkpoint", trained, "--checkpoint-data", data]
+    flags = [tmp_path, *SMALL.split(), "--from-checkpoint", plain, "--checkpoint-data", data]
     flags += ["--criterion", "classification", "--log-format", "json"]
     log = train_in_two(*flags, "--save-dir", tmp_path / "two")
     assert 0 < figures(log)["valid_loss"][-1] < 10
@@ -160,8 +159,7 @@ def test_a_table_of_logic_is_run_and_reported(corpus, tmp_path):
     found = summary["accuracy"]
     assert list(found) == [str(count) for count in range(1, 13)]
     for count, part in found.items():
-        pairs = read_pairs(corpus / f"test{count}")
-        assert len(part["hits"]) == sum(part["classes"]) == len(pairs)
+        assert len(part["hits"]) == sum(part["classes"]) == len(read_pairs(corpus / f"test{count}"))
     hits = "".join(part["hits"] for part in found.values())
     share = 100 * hits.count("1") / len(hits)
     assert f"both seed 1: accuracy {share:.2f}" in done.stdout + done.stderr
@@ -177,15 +175,12 @@ def test_a_table_of_logic_is_run_and_reported(corpus, tmp_path):
     for count, part in found.items():
         shares = [100 * x / len(part["hits"]) for x in (max(part["classes"]), part["hits"].count("1"))]
         assert [by_length[count][1], by_length[count][-1]] == [f"{share:.2f}" for share in shares]
-    again = call("report", tmp_path / "table.yaml", "--results", tmp_path / "results").stdout
-    assert again == shown
+    assert call("report", tmp_path / "table.yaml", "--results", tmp_path / "results").stdout == shown
     page = call("report", tmp_path / "table.yaml", "--format", "html").stdout
     assert page.count("<table") == 2
     captions = ["Accuracy by number of operators", "Training and validation loss"]
     assert re.findall("<figcaption>([^<]*)<", page) == captions
-    out = call(
-        "accuracy", f"both={folder}/checkpoints/checkpoint_last.pt", "--data", corpus, "--out", tmp_path / "a.png"
-    )
+    out = call("accuracy", f"both={path}", "--data", corpus, "--out", tmp_path / "a.png")
     assert out.stdout.splitlines()[-1].split()[-1] == f"{share:.2f}" and (tmp_path / "a.png").stat().st_size > 1000
 
 

@@ -152,8 +152,7 @@ def test_impossible_flags_of_decoding_are_one_line(data, checkpoint, flags, mess
 
 @pytest.mark.parametrize("kind", ["ordered", "unordered"])
 def test_constraints(data, checkpoint, tmp_path, kind):
-    lines = [f"{source(data, number)}\tw3 w4\tw{number}\n" for number in range(8)]
-    (tmp_path / "input").write_text("".join(lines))
+    (tmp_path / "input").write_text("".join([f"{source(data, number)}\tw3 w4\tw{number}\n" for number in range(8)]))
     flags = ("--input", tmp_path / "input", "--constraints", kind, "--beam", 4)
     hypotheses, _ = generate(data, checkpoint, *flags, tool="interactive")
     for number, text, _ in hypotheses:

@@ -8,25 +8,19 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import pytest
-
 from fairseq_diverse.cli import build_parser
 from fairseq_diverse.toy import corpus
 from tests.integration.commands import cli, preprocess_in_a_fork
 from tests.integration.test_run import SIZE, UPDATES
 
 
-@pytest.fixture
-def asked(tmp_path, monkeypatch) -> list[str]:
-    """A short demo in the folder ``demo``, of a corpus with few sentences to translate."""
+def test_demo(tmp_path, monkeypatch):
+    """In the folder ``demo``, of a corpus with few sentences to translate."""
     write = corpus.write_corpus
     monkeypatch.setattr(corpus, "write_corpus", lambda out, train, valid, test, seed: write(out, train, 20, 20, seed))
     size = tmp_path / "mini.yaml"
     size.write_text(SIZE.replace(f"max-update: {UPDATES}", "max-update: 12").replace("[-20, 20]", "1"))
-    return ["demo", "--sentences", "300", "--size", str(size), "--updates", "12", "--rows", "baseline,lpea"]
-
-
-def test_demo(tmp_path, asked):
+    asked = ["demo", "--sentences", 300, "--size", size, "--updates", 12, "--rows", "baseline,lpea"]
     first, again = (cli(*asked, cwd=tmp_path) for _ in range(2))
     for output in (first.stdout, again.stdout):
         table = output[output.index("== results") :]

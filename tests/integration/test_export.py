@@ -15,10 +15,9 @@ from fairseq_diverse.checkpoints.loading import dictionary_digests, load_checkpo
 from fairseq_diverse.cli import main
 from fairseq_diverse.models.loading import load_model
 from tests.integration.commands import run
-from tests.integration.training import train
+from tests.integration.training import DISAGREEMENT, train
 
 ROOT = Path(__file__).resolve().parents[2]
-DISAGREEMENT = "--criterion label_smoothed_cross_entropy_with_disagreement --disagreement output"
 ALONE = "--no-epoch-checkpoints --no-save-optimizer-state --disable-validation"
 
 

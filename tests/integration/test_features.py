@@ -104,8 +104,7 @@ def test_an_average_starts_from_weights_and_copies_whole_numbers(data, tmp_path)
     name = "encoder.layers.1.self_attn.differential.layer"
     assert after["model"][name] == after["extra_state"]["ema"][name] == 2
     name = "encoder.layers.0.fc1.weight"
-    expected = 0.75 * before[name] + 0.25 * after["model"][name]
-    torch.testing.assert_close(after["extra_state"]["ema"][name], expected)
+    torch.testing.assert_close(after["extra_state"]["ema"][name], 0.75 * before[name] + 0.25 * after["model"][name])
     assert not torch.equal(before[name], after["model"][name])
 
 
@@ -347,8 +346,7 @@ def test_torchscript_is_refused():
 
 def test_the_table_names_tests_that_exist():
     root = Path(__file__).parents[2]
-    table = (root / "docs/features.md").read_text()
-    named = set(re.findall(r"`(test_\w+)`", table))
+    named = set(re.findall(r"`(test_\w+)`", (root / "docs/features.md").read_text()))
     existing = {n for f in (root / "tests").rglob("test_*.py") for n in re.findall(r"def (test_\w+)", f.read_text())}
     assert named and named <= existing
     mine = "".join((Path(__file__).with_name(f"test_{name}.py")).read_text() for name in ("features", "decoding"))

@@ -72,8 +72,7 @@ def pretrained(data, tmp_path_factory):
         "off": "--arch diverse_roberta_tiny --criterion masked_lm",
         "evolving": f"{EVOLVING} --criterion masked_lm_with_disagreement --checkpoint-activations",
     }.items():
-        log = train(data / "text", folder / name, f"{WORDS} {flags}", base=COMMON)
-        (folder / f"{name}.txt").write_text(log)
+        (folder / f"{name}.txt").write_text(train(data / "text", folder / name, f"{WORDS} {flags}", base=COMMON))
     return folder
 
 

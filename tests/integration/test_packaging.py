@@ -61,11 +61,6 @@ def test_an_editable_install_is_found_where_a_folder_has_its_name(source, tmp_pa
     assert done.stdout.strip() == str(source / "fairseq_diverse/__init__.py")
 
 
-def contents(wheel: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
-
-
 def test_the_wheel_holds_every_file_of_the_package_and_the_configurations(source, wheel):
     expected = {
         f"{place}{path.relative_to(source / folder)}": path.read_bytes()
@@ -73,7 +68,9 @@ def test_the_wheel_holds_every_file_of_the_package_and_the_configurations(source
         for path in (source / folder).rglob("*")
         if path.is_file()
     }
-    assert contents(wheel) == expected
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+    assert found == expected
     for name in ("py.typed", "toy/words.yaml", "configs/tables/toy.yaml"):
         assert f"fairseq_diverse/{name}" in expected, name
 
@@ -205,20 +202,16 @@ def call(*words: object, path: str, **options: object) -> subprocess.CompletedPr
     return subprocess.run([*map(str, words)], env=env, capture_output=True, text=True, **options)
 
 
-@pytest.fixture
-def checkout(tmp_path) -> Path:
+def test_fairseqs_main_branch_gets_defaults_that_python_takes(tmp_path):
+    checkout = tmp_path / "checkout"
     for name, content in FILES.items():
-        path = tmp_path / "checkout" / name
+        path = checkout / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     (tmp_path / "bin").mkdir()
     for name in ("python3.11", "g++"):
         (tmp_path / "bin" / name).write_text(PYTHON)
         (tmp_path / "bin" / name).chmod(0o755)
-    return tmp_path / "checkout"
-
-
-def test_fairseqs_main_branch_gets_defaults_that_python_takes(checkout, tmp_path):
     command = [ROOT / "scripts/wheels.sh", "--fairseq", checkout, tmp_path / "wheels"]
     done = call(*command, path=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr

@@ -64,7 +64,7 @@ def prepare(tmp_path, raw):
     return run
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def forked_preprocess() -> Iterator[None]:
     with preprocess_in_a_fork():
         yield
@@ -124,34 +124,33 @@ def test_compressed_files_and_those_of_both_languages_are_prepared_as_plain_text
     wmt14 = sacrebleu.DATASETS["wmt14"]
     monkeypatch.setattr(wmt14, "_outdir", str(tmp_path / "sacrebleu"))
     pairs = {s: [*zip(*(lines_of(raw / f"{s}.{a}") for a in WORDS), strict=True)] for s in ("train", "valid")}
-    with preprocess_in_a_fork():
-        assert main(own(str(tmp_path / "plain"), **{s: str(raw / s) for s in ("train", "valid", "test")})) == 0
-        (tmp_path / "sacrebleu").mkdir()
-        for field in wmt14.fieldnames("en-de"):
-            shutil.copy(raw / f"test.{'de' if field == 'ref' else 'en'}", wmt14._get_txt_file_path("en-de", field))
-        for way in ("gz", "joint"):
-            (folder := tmp_path / way).mkdir()
-            names = {"train": folder / "train.tsv.gz", "valid": folder / "valid.tmx", "test": "sacrebleu:wmt14"}
-            if way == "joint":
-                with gzip.open(names["train"], "wt", encoding="utf-8") as file:
-                    file.writelines(f"{en}\t{de}\n" for en, de in pairs["train"])
-                write_tmx(names["valid"], pairs["valid"])
-            else:
-                names |= {"train": folder / "train", "valid": folder / "valid"}
-                for path in [*raw.glob("train.*"), *raw.glob("valid.*")]:
-                    (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-            out = str(tmp_path / f"from_{way}")
-            assert main(own(out, **{split: str(path) for split, path in names.items()})) == 0
-            made, expected = contents(Path(out)), contents(tmp_path / "plain")
-            record, before = (json.loads(files.pop("preprocess.json")) for files in (made, expected))
-            assert made == expected and record["hash"] == before["hash"]
-            assert {"sacrebleu:wmt14.en", "sacrebleu:wmt14.de"} < set(record["raw"])
-            assert str(tmp_path) not in json.dumps(record)
-            again = ["prepare", f"{out}.yaml", "--raw", str(folder), "--out", out]
-            assert main(again) == 0  # the same files
-        write_tmx(names["valid"], [*pairs["valid"][:2], ("a\u2028b", "c")])
-        assert main([*again, "--strict", "--overwrite"]) == 2
-        assert "joint/valid.tmx, pair 3: a line separator or NUL" in capsys.readouterr().err
+    assert main(own(str(tmp_path / "plain"), **{s: str(raw / s) for s in ("train", "valid", "test")})) == 0
+    (tmp_path / "sacrebleu").mkdir()
+    for field in wmt14.fieldnames("en-de"):
+        shutil.copy(raw / f"test.{'de' if field == 'ref' else 'en'}", wmt14._get_txt_file_path("en-de", field))
+    for way in ("gz", "joint"):
+        (folder := tmp_path / way).mkdir()
+        names = {"train": folder / "train.tsv.gz", "valid": folder / "valid.tmx", "test": "sacrebleu:wmt14"}
+        if way == "joint":
+            with gzip.open(names["train"], "wt", encoding="utf-8") as file:
+                file.writelines(f"{en}\t{de}\n" for en, de in pairs["train"])
+            write_tmx(names["valid"], pairs["valid"])
+        else:
+            names |= {"train": folder / "train", "valid": folder / "valid"}
+            for path in [*raw.glob("train.*"), *raw.glob("valid.*")]:
+                (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        out = str(tmp_path / f"from_{way}")
+        assert main(own(out, **{split: str(path) for split, path in names.items()})) == 0
+        made, expected = contents(Path(out)), contents(tmp_path / "plain")
+        record, before = (json.loads(files.pop("preprocess.json")) for files in (made, expected))
+        assert made == expected and record["hash"] == before["hash"]
+        assert {"sacrebleu:wmt14.en", "sacrebleu:wmt14.de"} < set(record["raw"])
+        assert str(tmp_path) not in json.dumps(record)
+        again = ["prepare", f"{out}.yaml", "--raw", str(folder), "--out", out]
+        assert main(again) == 0  # the same files
+    write_tmx(names["valid"], [*pairs["valid"][:2], ("a\u2028b", "c")])
+    assert main([*again, "--strict", "--overwrite"]) == 2
+    assert "joint/valid.tmx, pair 3: a line separator or NUL" in capsys.readouterr().err
 
 
 def test_pairs_that_were_read_before_are_dropped(tmp_path, raw, prepare, error_of):
@@ -356,7 +355,6 @@ def test_what_is_not_text_of_two_languages_and_three_splits_is_refused(change, m
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
 
 
-@pytest.mark.usefixtures("forked_preprocess")
 def test_of_two_processes_for_one_folder_one_is_refused(tmp_path, raw, monkeypatch):
     """At once, or later; and files that change meanwhile are not taken for those before."""
     first, second = (DataConfig.from_mapping("x", CONFIG | {"bpe": {"size": size}}) for size in (30, 31))
@@ -463,7 +461,6 @@ def test_a_full_disk_leaves_nothing(tmp_path, raw):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
 
 
-@pytest.mark.usefixtures("forked_preprocess")
 def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw, monkeypatch):
     config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": {"size": 30, "threshold": 3}})
     prepare_module.prepare(config, raw, tmp_path / "fresh")
@@ -496,7 +493,6 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
     assert {name: calls.count(name) for name in once} == {name: once[name] + again[name] for name in once}
 
 
-@pytest.mark.usefixtures("forked_preprocess")
 def test_a_resumed_preparation_takes_nothing_made_of_other_raw_files(tmp_path, raw, monkeypatch):
     config = DataConfig.from_mapping("x", CONFIG)
     with monkeypatch.context() as patch, pytest.raises(TypeError):
@@ -508,7 +504,6 @@ def test_a_resumed_preparation_takes_nothing_made_of_other_raw_files(tmp_path, r
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
 
-@pytest.mark.usefixtures("forked_preprocess")
 @pytest.mark.parametrize("joint", [True, False])
 def test_only_the_training_text_of_its_languages_decides_what_is_learned(joint, tmp_path, raw):
     bpe = {"size": 30, "joint": joint, "threshold": 3}
@@ -567,7 +562,6 @@ def test_files_left_by_kill_9_are_removed_by_the_next_run(tmp_path):
     assert set(group) <= {"Z", "X"}  # its workers died with it; init may not have reaped them yet
 
 
-@pytest.mark.usefixtures("forked_preprocess")
 def test_data_of_another_hold_out_or_without_counts_are_not_taken_for_those_asked_for(tmp_path, raw):
     config, out = DataConfig.from_mapping("x", CONFIG), tmp_path / "out"
     assert prepare_module.prepare(config, raw, out, hold_out=4)
@@ -581,13 +575,11 @@ def test_data_of_another_hold_out_or_without_counts_are_not_taken_for_those_aske
             prepare_module.prepare(config, raw, out, hold_out=4)
 
 
-@pytest.mark.usefixtures("forked_preprocess")
 def test_a_configuration_may_have_any_file_name(tmp_path, raw):
     """Also with bytes that are not UTF-8, as Python reads them in another locale."""
     for name, recorded in (("m\udcc3\udcaf", "mï"), ("m\udcff", "m\ufffd")):
         prepare_module.prepare(DataConfig.from_mapping(name, CONFIG), raw, tmp_path / recorded)
-        record = json.loads((tmp_path / recorded / "preprocess.json").read_text(encoding="utf-8"))
-        assert record["name"] == recorded
+        assert json.loads((tmp_path / recorded / "preprocess.json").read_text(encoding="utf-8"))["name"] == recorded
 
 
 def test_a_mount_point_is_refused_before_any_work(tmp_path, raw, monkeypatch):

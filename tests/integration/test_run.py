@@ -358,8 +358,7 @@ def test_an_interrupted_translation_is_repeated_and_the_training_is_not(folder, 
     state = json.loads((run / "state.json").read_text())
     (run / "state.json").write_text(json.dumps({key: value for key, value in state.items() if key != "reference"}))
     (run / "summary.json").unlink()
-    elsewhere = runs_in(folder / "runs") | {"MALLOC_ARENA_MAX": "1"}
-    cli("run", folder / "table.yaml", "--rows", "baseline", env=elsewhere)
+    cli("run", folder / "table.yaml", "--rows", "baseline", env=runs_in(folder / "runs") | {"MALLOC_ARENA_MAX": "1"})
     variables = [start["machine"]["variables"] for start in summary(folder / "runs", "baseline")["starts"]]
     assert ["MALLOC_ARENA_MAX" in of_start for of_start in variables] == [False, True]
     (run / "summary.json").write_text(json.dumps(first))

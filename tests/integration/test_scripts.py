@@ -221,7 +221,7 @@ def test_a_dry_run_of_the_gpu_check(tmp_path):
     """The tests that need a GPU are collected; rows are trained, translated with and predicted."""
     measures = ("training", "generation", "captured", "captured generation")
     asked = ["--dry-run", "--only", "^(off|em routing encoder:1)$", "--out", tmp_path, "--measure", *measures]
-    output = call("gpu-check.sh", *asked, TESTS=SCRIPTS.parent / "tests/model/test_devices.py")
+    output = call("gpu-check.sh", *asked, TESTS=SCRIPTS.parent / "tests/model/test_compiled.py")
     assert re.search(r"^\d+ (skipped|passed)", output, re.MULTILINE)
     (data,), (page,) = tmp_path.glob("*.json"), tmp_path.glob("gpu-*.md")
     report = json.loads(data.read_text())

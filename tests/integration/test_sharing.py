@@ -59,8 +59,7 @@ MODELS = {  # data and flags of training
 def folder(tmp_path_factory):
     """Data ``pairs`` with trees, ``text``, ``spans`` and ``glue``; checkpoints of MODELS are made when needed."""
     out = tmp_path_factory.mktemp("sharing")
-    corpus = ("--sentences", 60, "--valid", 8, "--test", 8)
-    cli("toy", "--out", out / "raw", *corpus)
+    cli("toy", "--out", out / "raw", "--sentences", 60, "--valid", 8, "--test", 8)
     raw = {f"--{split}": out / "raw" / split for split in ("train", "valid", "test")}
     files = [word for pair in raw.items() for word in pair]
     for name, words in (("pairs", ["--target", "de", *files]), ("text", files[:4])):
@@ -220,8 +219,7 @@ def cut(path):
 
 def change(key, value):
     def changed(path):
-        config = json.loads(path.read_text())
-        path.write_text(json.dumps(config | {key: value}))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
     return changed
 
@@ -290,8 +288,7 @@ class Hub(BaseHTTPRequestHandler):
             siblings = [{"rfilename": name} for name in self.files]
             return self.answer({"id": "me/model", "sha": self.commit, "siblings": siblings})
         if self.path.startswith(f"/api/models/me/model/tree/{self.commit}"):  # from version 2
-            there = [{"type": "file", "path": n, "size": len(x), "oid": n} for n, x in self.files.items()]
-            return self.answer(there)
+            return self.answer([{"type": "file", "path": n, "size": len(x), "oid": n} for n, x in self.files.items()])
         name = unquote(self.path.partition(f"/me/model/resolve/{self.commit}/")[2])
         if name not in self.files:
             return self.answer()

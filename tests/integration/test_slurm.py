@@ -88,8 +88,7 @@ def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp
     assert summary(runs, "baseline")["updates"] == UPDATES
     environment = (first() / "environment.txt").read_text()
     assert "# OMP_NUM_THREADS=1\n" in environment and re.search(r"^torch==", environment, re.MULTILINE)
-    again = call(runs, *asked)
-    assert again.stdout.startswith("0 runs queued, 2 done before")
+    assert call(runs, *asked).stdout.startswith("0 runs queued, 2 done before")
 
 
 def test_what_is_queued_is_not_queued_again(folder, slurm, tmp_path):  # noqa: F811
@@ -119,8 +118,7 @@ def test_shards_of_a_text_are_parsed_and_joined(slurm, tmp_path, monkeypatch):
     assert queued.stdout.splitlines()[:2] == ["shard 1/2: job 42_0", "shard 2/2: job 42_1"]
     wait_for((tmp_path / "trees").exists, slurm / "job-0.log")
     assert [sentence.words[-1] for sentence in read_conllu(tmp_path / "trees")] == ["."] * 3
-    again = cli(*asked, "--shard", "1/2", "--join")
-    assert again.stdout == f"{tmp_path}/trees: there already\n"
+    assert cli(*asked, "--shard", "1/2", "--join").stdout == f"{tmp_path}/trees: there already\n"
 
 
 def test_a_wrong_option_and_no_slurm_are_one_line(folder, request, tmp_path):  # noqa: F811

@@ -56,8 +56,7 @@ def test_heads_of_models_with_other_gradients(data, tmp_path, flags, capsys):
     """Without cross-attention nothing depends on the encoder; sentences beyond the positions are left out."""
     longest = "--max-source-positions 7 --max-target-positions 7 --skip-invalid-size-inputs-valid-test"
     train(data, tmp_path, f"{flags} {longest} --required-batch-size-multiple 1", updates=1)
-    asked = ["heads", "--checkpoint", str(tmp_path / "checkpoint_last.pt"), "--data", str(data), "--json"]
-    assert main(asked) == 0
+    assert main(["heads", "--checkpoint", str(tmp_path / "checkpoint_last.pt"), "--data", str(data), "--json"]) == 0
     shown = capsys.readouterr()
     importance = torch.tensor(json.loads(shown.out)["importance"])
     assert (importance > 0).all() if flags == "--checkpoint-activations" else (importance == 0).all()
@@ -82,8 +81,7 @@ def test_train_generate_reload_in_a_new_process(data, trained, generated, system
         total = logged["disagreement"][0]
         assert total == pytest.approx(sum(parts), abs=2e-3) and -3 <= total < 0
     first = run("generate", data, "--path", checkpoint, *DECODING)
-    hypotheses = re.findall(r"^H-\d+\t(\S+)\t(.*)$", first.stdout, re.MULTILINE)
-    assert len(hypotheses) == 8
+    assert len(re.findall(r"^H-\d+\t(\S+)\t(.*)$", first.stdout, re.MULTILINE)) == 8
     again = generated[system]
     assert re.findall(r"^[HP]-.*$", again, re.MULTILINE) == re.findall(r"^[HP]-.*$", first.stdout, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""--compile-layers: every attention is one graph of torch.compile, and compiled layers give the numbers of others."""
+"""--compile-layers: every attention is one graph, and compiled layers give the numbers of others; so does a GPU."""
 
 import copy
 import shutil
@@ -11,8 +11,8 @@ from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models import layers
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
-from tests.cases import ALL_ON, CASES, batch, build_model
-from tests.integration.commands import ON_A_GPU
+from tests.cases import ALL_ON, CASES, batch, build_model, terms
+from tests.integration.commands import DEVICES, ON_A_GPU
 
 
 @pytest.fixture
@@ -157,3 +157,23 @@ def test_compiled_code_gives_the_numbers_of_torch(monkeypatch, backend, device):
     for length in (6, 9):
         for expected, got in zip(numbers(plain, length, device), numbers(layer, length, device), strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6 if device == "cpu" else 1e-5)
+
+
+def on(device, flags):
+    """Outputs, agreement and gradients of one pass, and the outputs of the last of four steps of decoding."""
+    model = properties.trained_model(flags).to(device)
+    sample = {name: tensor.to(device) for name, tensor in batch().items()}
+    results = run(model, AttentionRequest(terms(flags), properties.EVERYWHERE), sample)
+    model.eval()
+    words, state = sample["prev_output_tokens"][:, :4], {}
+    with torch.no_grad():
+        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
+        for step in range(1, 5):
+            results["last step"] = model.decoder(words[:, :step], encoded, incremental_state=state)[0]
+    return {name: tensor.detach().cpu() for name, tensor in results.items()}
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
+def test_a_gpu_gives_the_numbers_of_the_cpu(name, flags, device):
+    torch.testing.assert_close(on(device, flags), on("cpu", flags), rtol=1e-3, atol=1e-4)

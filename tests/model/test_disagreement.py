@@ -168,16 +168,14 @@ def sharpness(monkeypatch):
 def test_a_criterion_takes_the_losses_of_stages(sharpness):
     """As docs/adding-a-mechanism.md changes its criterion."""
     instead = re.search(r"`(terms = list\(.*?\))` takes", PAGE)[1]
-    changed = re.sub(r"terms = \[\]\n.*?(?=\n        if terms)", instead, SHARPNESS, flags=re.DOTALL)
-    code = sharpness(changed)
+    code = sharpness(re.sub(r"terms = \[\]\n.*?(?=\n        if terms)", instead, SHARPNESS, flags=re.DOTALL))
     cfg = code.SharpnessConfig(label_smoothing=0.1, sentence_avg=False, sharpness_on="encoder", sharpness_weight=0.5)
     made = code.WithSharpness.build_criterion(cfg, SimpleNamespace(target_dictionary=dictionary()))
     model = build_model().eval()
     plain, forward = criterion(disagreement_weight=0.0)(model, sample())[0], model.forward
     losses = {("encoder", 1): torch.tensor(2.0), ("cross", 2): torch.tensor(4.0)}
     model.forward = lambda **net_input: ((found := forward(**net_input))[0], {**found[1], "losses": losses})
-    added = made(model, sample())[0] - plain
-    assert added.item() == pytest.approx(0.5 * sample()["ntokens"] * 3, rel=1e-4)
+    assert (made(model, sample())[0] - plain).item() == pytest.approx(0.5 * sample()["ntokens"] * 3, rel=1e-4)
 
 
 def test_another_loss_term_asks_the_model_in_the_same_pass(sharpness):

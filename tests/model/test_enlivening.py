@@ -4,14 +4,9 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
+from fairseq_diverse.attention.functional import syntax
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
-from fairseq_diverse.attention.functional.syntax import (
-    dependency_relation,
-    phrase_bias,
-    phrase_distance,
-    phrase_relation,
-)
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
@@ -57,12 +52,13 @@ def expected_heads(attention, x, flags, mechanisms):
     )
     logits, allowed = q @ k.transpose(-1, -2) / D**0.5, valid[:, None, None]
     if mechanisms and flags.get("syntax") == "dependency":
-        allowed = dependency_relation(word, head)[:, None]
+        allowed = syntax.dependency_relation(word, head)[:, None]
     if mechanisms and flags.get("syntax") == "phrase":
         own = attention.syntax
-        distance = phrase_distance(layer, own.limit)
-        logits = logits + phrase_bias(own.embedding, own.hidden.weight, own.hidden.bias, own.out[0], distance)[:, None]
-        allowed = phrase_relation(word, start, end)[:, None]
+        distance = syntax.phrase_distance(layer, own.limit)
+        bias = syntax.phrase_bias(own.embedding, own.hidden.weight, own.hidden.bias, own.out[0], distance)
+        logits = logits + bias[:, None]
+        allowed = syntax.phrase_relation(word, start, end)[:, None]
     if mechanisms and "relative_on" in flags:
         logits = logits + relative_logits(q, attention.relative.keys, q.size(2)) / D**0.5
     if mechanisms and "localness_on" in flags:
@@ -92,8 +88,7 @@ def test_by_head(name):
             torch.testing.assert_close(heads[b, h][real], (lively if redundant else plain)[b, h][real])
             shown = extra["maps"]["encoder", 1][h, b][real]
             torch.testing.assert_close(shown, (lively_weights if redundant else plain_weights)[b, h][real])
-    share = extra["redundant"][1].float().mean()
-    assert 0 < share < 1
+    assert 0 < extra["redundant"][1].float().mean() < 1
 
 
 @pytest.mark.parametrize("gate", [None, "0.5", "1", "dynamic"])
@@ -119,8 +114,7 @@ def test_the_gate_is_not_differentiated_and_every_parameter_is_used_where_no_hea
 def test_a_sentence_without_a_tree_gets_plain_attention():
     """Word 0, head 0, span [0, 1), layer 0 everywhere: everything is related."""
     sample = batch()
-    real = sample["source_trees"][..., 0] >= 0
-    sample["source_trees"][real] = torch.tensor([0, 0, 0, 1, 0])
+    sample["source_trees"][sample["source_trees"][..., 0] >= 0] = torch.tensor([0, 0, 0, 1, 0])
     baseline, model = build_model().eval(), build_model({"syntax": "dependency"}).eval()
     with torch.no_grad():
         torch.testing.assert_close(model(**sample)[0], baseline(**batch())[0], rtol=1e-5, atol=1e-5)

@@ -157,8 +157,7 @@ def test_checkpoints_of_fairseq_become_models_with_mechanisms(rename, kept, capl
                 expected[name] = value
         for name, value in ours.state_dict().items():
             assert torch.equal(value, expected[name]) or name.endswith("version"), name
-    back = roberta({}, "roberta", seed=3, classes=3)
-    back.load_state_dict(roberta(seed=4, classes=3).state_dict(), strict=True)
+    roberta({}, "roberta", seed=3, classes=3).load_state_dict(roberta(seed=4, classes=3).state_dict(), strict=True)
 
 
 def test_disagreement_of_the_layers():
@@ -180,8 +179,7 @@ def test_heads_that_are_left_after_pruning_are_measured():
         reserved = layer.self_attn._get_reserve_head_index(num_heads_to_keep=2)
         layer.self_attn._adaptive_prune_heads(reserve_head_index=reserved)
         layer.self_attn._set_skip_embed_dim_check()
-    request = AttentionRequest(("output", "subspace"), "encoder")
-    output, extra = model(**words(), attention_request=request)
+    output, extra = model(**words(), attention_request=AttentionRequest(("output", "subspace"), "encoder"))
     torch.testing.assert_close(output, model(**words())[0])
     assert ((extra["agreement"] > 0) & (extra["agreement"] <= 1)).all()
 
@@ -217,8 +215,7 @@ def test_criterions_with_disagreement(kind, sample, flags):
     torch.testing.assert_close(log["loss"], expected["loss"])
     with metrics.aggregate(new_root=True) as logged:
         kind.reduce_metrics([log, log])
-    values = logged.get_smoothed_values()
-    assert values["disagreement_position"] == pytest.approx(-agreement[1].item(), abs=1e-3)
+    assert logged.get_smoothed_values()["disagreement_position"] == pytest.approx(-agreement[1].item(), abs=1e-3)
     with pytest.raises(UserError, match="--arch: disagreement needs a model that measures its heads"):
         criterion(roberta({}, "roberta", classes=1 if flags else 2), sample)
 

@@ -31,8 +31,6 @@ def test_properties(name, flags, title):
 NEUTRAL = [name for name, kind in MECHANISMS.items() if kind.neutral is not None or kind.neutral_zeros]
 
 
-@pytest.mark.parametrize(
-    ("name", "place"), [(name, place) for name in NEUTRAL for place in properties.defined_at(name)]
-)
+@pytest.mark.parametrize(("name", "place"), [(n, place) for n in NEUTRAL for place in properties.defined_at(n)])
 def test_neutral_settings_equal_the_baseline(name, place):
     properties.neutral_is_the_baseline(name, place)

@@ -22,8 +22,7 @@ REAL = torch.tensor([[True] * T, [False, False, True, True, True]])  # padded on
 
 def attention_of(flags):
     """The second encoder layer's attention in float64, every parameter random; its input."""
-    model = build_model({"encoder_embed_dim": C, **flags}).double()
-    attention = model.encoder.layers[1].self_attn
+    attention = build_model({"encoder_embed_dim": C, **flags}).double().encoder.layers[1].self_attn
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return attention, torch.randn(T, B, C, dtype=torch.float64)

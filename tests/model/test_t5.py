@@ -138,8 +138,7 @@ def test_greedy_and_beam_search_equal_those_of_transformers(version, monkeypatch
             their_words = line[1:].tolist()
             if 1 in their_words:  # the others are cut at their last word, fairseq's end there
                 ended += 1
-                found = rows[hypotheses[0]["tokens"]].tolist()
-                assert found == their_words[: their_words.index(1) + 1]
+                assert rows[hypotheses[0]["tokens"]].tolist() == their_words[: their_words.index(1) + 1]
     assert ended > 24
 
 

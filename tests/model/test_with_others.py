@@ -1,10 +1,15 @@
-"""Two mechanisms on the same attention train, decode and ignore padding, unless one refuses the other."""
+"""Several mechanisms on the same attention train, decode and ignore padding, and each reads what it carries itself."""
 
 import pytest
+import torch
 
+from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.registry import MECHANISMS
+from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.models.diverse_transformer import attentions_at
 from fairseq_diverse.testing import properties
-from tests.cases import ALL_ON, CASES
+from tests.cases import ALL_ON, CASES, batch, build_model
+from tests.reference import evolving
 
 NAMES = [*MECHANISMS]
 
@@ -35,3 +40,69 @@ def test_a_new_process_loads_them_all(monkeypatch):
     monkeypatch.setattr(properties, "trained_model", changed_model)
     changed, *differences = properties.reload([{}, *(flags for _, flags in [*CASES, ALL_ON])])
     assert len(differences) == len(CASES) + 1 and max(differences) <= 1e-6 and changed > 1e-3
+
+
+BOTH = {"residual_logits_on": "{on}", "value_residual_on": "{on}"}
+PLACES = {place: dict.fromkeys(BOTH, place) for place in ("encoder", "decoder", "cross")}
+PLACES["encoder"] |= {"evolving_on": "encoder", "evolving_conv": "0.4"}  # a third one
+PLACES["roberta"] = {**PLACES["encoder"], "arch": "diverse_roberta"}
+
+
+def test_each_reads_what_it_carries_itself():
+    """In the third layer, over a second one that has only evolving attention; compared with loops."""
+    flags = {"encoder_layers": 3, "evolving_on": "encoder", "evolving_carry": 0.3, "evolving_conv": "0.4"}
+    model = properties.trained_model({**flags, "value_residual_on": "encoder:1+3"}).double().eval()
+    seen = {}
+    for name, module in model.encoder.named_modules():
+        if name.endswith(("q_proj", "k_proj", "v_proj")):
+            module.register_forward_hook(lambda module, given, out, name=name: seen.update({name: out}))
+    request = AttentionRequest(inside="encoder", weights="encoder")
+    with torch.no_grad():
+        extra = model(**batch(), attention_request=request)[1]
+    real = batch()["src_tokens"] != 1
+    cells = (real[:, :, None] & real[:, None]).tolist()
+    evolved, first = [None] * 3, None  # of the layer before, by sentence; values of the first layer
+    for number, layer in enumerate(model.encoder.layers):
+        q, k, v = (seen[f"layers.{number}.self_attn.{n}_proj"].unflatten(-1, (4, 6)).permute(1, 2, 0, 3) for n in "qkv")
+        logits, conv = q @ k.transpose(-1, -2) * 6**-0.5, layer.self_attn.evolving.conv
+        kernel = conv.weight.tolist(), conv.bias.tolist()
+        evolved = [
+            evolving.evolve_logits(one.tolist(), before, *kernel, "encoder", 0.3, 0.4, where)
+            for one, before, where in zip(logits, evolved, cells, strict=True)
+        ]
+        weights = masked_softmax(torch.tensor(evolved, dtype=torch.float64), real[:, None, None])
+        first = v if first is None else first
+        shares = layer.self_attn.value_residual.shares if number != 1 else (0, 1)
+        torch.testing.assert_close(extra["maps"]["encoder", number + 1].transpose(0, 1), weights)
+        inside = extra["inside"]["encoder", number + 1][0]
+        torch.testing.assert_close(inside, weights @ (shares[0] * first + shares[1] * v))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_they_have_the_properties_of_one(place):
+    """Activation checkpointing, LayerDrop, padding, one graph; decoding with reordered beams."""
+    flags = PLACES[place]
+    for holds in (properties.gradients, properties.layerdrop, properties.called_twice):
+        holds(flags)
+    properties.one_graph(flags, evaluation=False)
+    properties.padding(flags, properties.SIDES[:1])
+    if place in ("decoder", "cross"):
+        for holds in (properties.causality, properties.step_by_step, properties.finished_sentences_leave):
+            holds(flags)
+
+
+def test_they_work_with_every_other_mechanism():
+    for place in ("encoder", "decoder", "cross"):
+        properties.with_others("residual-logits", place, ["value-residual", "evolving"])
+    properties.gradients({**ALL_ON[1], **dict.fromkeys(BOTH, "encoder,decoder")})
+
+
+def test_the_tensors_are_named_by_mechanism_and_pass_layers_that_carry_nothing():
+    model = build_model({"residual_logits_on": "decoder:1", "value_residual_on": "decoder:2"})
+    x, carried = torch.randn(5, 2, 24), {}
+    named = []
+    for attention in attentions_at(model, "decoder"):
+        before, carried = carried, attention.attend(x, x, x, carried=carried).carry
+        named.append(set(carried))
+        assert all(carried[name] is tensor for name, tensor in before.items())
+    assert named == [{"residual-logits"}, {"residual-logits", "value-residual"}, {"residual-logits", "value-residual"}]

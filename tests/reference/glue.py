@@ -1,23 +1,11 @@
 """The metrics of GLUE, with loops, as shares."""
 
 import math
-
-
-def counts(predictions, targets):
-    """True positives, false positives, false negatives, true negatives of class 1."""
-    pairs = list(zip(predictions, targets, strict=True))
-    return [pairs.count(pair) for pair in ((1, 1), (1, 0), (0, 1), (0, 0))]
-
-
-def matthews(predictions, targets):
-    """Matthews (1975)."""
-    tp, fp, fn, tn = counts(predictions, targets)
-    norm = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-    return (tp * tn - fp * fn) / math.sqrt(norm) if norm else 0.0
+from statistics import correlation as pearson
 
 
 def gorodkin(predictions, targets):
-    """Of any number of classes: cov(p, t) / sqrt(cov(p, p) cov(t, t)), summed over classes (Gorodkin, 2004)."""
+    """cov(p, t) / sqrt(cov(p, p) cov(t, t)), summed over classes (Gorodkin, 2004); of two, that of Matthews (1975)."""
 
     def covariance(first, second):
         total = 0.0
@@ -30,19 +18,16 @@ def gorodkin(predictions, targets):
     return covariance(predictions, targets) / math.sqrt(norm) if norm else 0.0
 
 
+matthews = gorodkin
+
+
 def f1(predictions, targets):
-    tp, fp, fn, _ = counts(predictions, targets)
-    return 2 * tp / (2 * tp + fp + fn) if tp else 0.0
+    hits = sum(p == t == 1 for p, t in zip(predictions, targets, strict=True))
+    return 2 * hits / (predictions.count(1) + targets.count(1)) if hits else 0.0
 
 
 def accuracy(predictions, targets):
     return sum(p == t for p, t in zip(predictions, targets, strict=True)) / len(targets)
-
-
-def pearson(x, y):
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return covariance / math.sqrt(sum((a - mean_x) ** 2 for a in x) * sum((b - mean_y) ** 2 for b in y))
 
 
 def spearman(x, y):

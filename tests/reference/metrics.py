@@ -2,6 +2,8 @@
 
 import math
 
+from nltk import edit_distance
+
 
 def ngrams(tokens, n):
     return [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
@@ -23,17 +25,7 @@ def multi_bleu(hypotheses, references):
             return 0.0
         logarithms.append(math.log(right / all_of_them))
     c, r = (sum(map(len, side)) for side in (hypotheses, references))
-    penalty = 1.0 if c > r else math.exp(1 - r / c)
-    return 100 * penalty * math.exp(sum(logarithms) / 4)
-
-
-def edit_distance(a, b):
-    table = [[i + j if i * j == 0 else 0 for j in range(len(b) + 1)] for i in range(len(a) + 1)]
-    for i in range(1, len(a) + 1):
-        for j in range(1, len(b) + 1):
-            same = table[i - 1][j - 1] + (a[i - 1] != b[j - 1])
-            table[i][j] = min(same, table[i - 1][j] + 1, table[i][j - 1] + 1)
-    return table[-1][-1]
+    return 100 * (1.0 if c > r else math.exp(1 - r / c)) * math.exp(sum(logarithms) / 4)
 
 
 def word_error_rate(hypotheses, references):

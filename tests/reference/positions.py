@@ -33,8 +33,7 @@ def alibi(heads, queries, keys):
 
 
 def rms_normed(vector, gain):
-    size = math.sqrt(dot(vector, vector) / len(vector) + 1e-6)
-    return [g * x / size for x, g in zip(vector, gain, strict=True)]
+    return [g * x / math.sqrt(dot(vector, vector) / len(vector) + 1e-6) for x, g in zip(vector, gain, strict=True)]
 
 
 def random_logits(table, positions, queries):
@@ -48,7 +47,7 @@ def dense_logits(vectors, inner, inner_bias, outer, outer_bias):
     return [linear(row, outer, outer_bias) for row in hidden]
 
 
-def t5_bucket(distance, both, buckets, farthest):
+def t5_bucket(distance, both, buckets, far):
     """The bucket of key minus query, by the formula of the authors' code in real numbers."""
     first = 0
     if both:
@@ -60,17 +59,14 @@ def t5_bucket(distance, both, buckets, farthest):
     exact = buckets // 2
     if distance < exact:
         return first + distance
-    share = math.log(distance / exact) / math.log(farthest / exact)
+    share = math.log(distance / exact) / math.log(far / exact)
     return first + min(exact + math.floor(share * (buckets - exact) + 1e-9), buckets - 1)
 
 
-def t5_bias(table, queries, keys, both, farthest):
+def t5_bias(table, queries, keys, both, far):
     """``table`` buckets x heads"""
     first = keys - queries
     return [
-        [
-            [table[t5_bucket(s - first - t, both, len(table), farthest)][head] for s in range(keys)]
-            for t in range(queries)
-        ]
+        [[table[t5_bucket(s - first - t, both, len(table), far)][head] for s in range(keys)] for t in range(queries)]
         for head in range(len(table[0]))
     ]

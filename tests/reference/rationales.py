@@ -35,15 +35,8 @@ def auprc(scores: list[float], evidence: list[int]) -> float:
 
 def rationale(scores: list[float], share: float) -> list[int]:
     """Places of the words, the best first; of equal ones the first."""
-    count = max(1, round(share * len(scores)))
-    chosen: list[int] = []
-    while len(chosen) < count:
-        best = None
-        for place, score in enumerate(scores):
-            if place not in chosen and (best is None or score > scores[best]):
-                best = place
-        chosen.append(best)
-    return chosen
+    best_first = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
+    return best_first[: max(1, round(share * len(scores)))]
 
 
 def faithfulness(probability, words: list[str], scores: list[float], share: float) -> tuple[float, float]:
@@ -94,5 +87,4 @@ def reader(states: list[list[float]], weights: dict[str, list]) -> list[float]:
         mixed = [math.tanh(a + q) for a, q in zip(layer(state, "project"), weights["query"], strict=True)]
         logits.append(layer(mixed, "score")[0])
     pooled = [dot(softmax(logits), column) for column in zip(*h, strict=True)]
-    inner = [max(0.0, value) for value in layer(pooled, "classifier.0")]
-    return layer(inner, "classifier.3")
+    return layer([max(0.0, value) for value in layer(pooled, "classifier.0")], "classifier.3")
