@@ -104,8 +104,8 @@ def _published_column(key: str, measure: Measure | None = None) -> Column[Line]:
 
 
 def verdict(line: Line, measures: Sequence[Measure]) -> str:
-    """``helps`` or ``hurts`` where the deciding measure has p < 0.05 over seeds, else ``not resolved``, or why not
-    tested."""
+    """``helps`` or ``hurts`` where the deciding measure has p < 0.05 over seeds, else ``not resolved``, or why
+    untested."""
     measure = deciding_last(measures)[-1]
     difference = line.differences[measure.key]
     if difference.p is None or difference.p >= LEVEL:

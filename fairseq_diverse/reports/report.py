@@ -72,8 +72,7 @@ def completed(report: Report, selection: Selection, sentences: Sequence[Sentence
 def rows_report(
     selection: Selection, test: str | None, names: str | None, judged: bool = False, details: bool = False
 ) -> Report:
-    """A table for each test set, their common notes below the last, and for each kind beside; arguments as of
-    `build`."""
+    """A table for each test set, common notes below the last, and for each kind beside; arguments as of `build`."""
     main, *beside = selection.kinds
     runs, table = selection.of_kind(main), selection.table
     every, chosen = tests_of(runs, test)
@@ -89,9 +88,7 @@ def rows_report(
     if sheets:
         of_tests = blocks[: len(sheets)]  # what all have in common is below the last one alone, behind the table's note
         common = [text for text in blocks[0].notes if all(text in block.notes for block in of_tests)]
-        *shown, last = [
-            block._replace(notes=[text for text in block.notes if text not in common]) for block in of_tests
-        ]
+        *shown, last = [b._replace(notes=[x for x in b.notes if x not in common]) for b in of_tests]
         last = last._replace(notes=[*last.notes, *filter(None, [table.note]), *common])
         blocks[: len(sheets)] = [*shown, last]
         blocks += [Block(cells, title, []) for title, cells in main.tables(sheets[0].lines)]

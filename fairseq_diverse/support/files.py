@@ -66,7 +66,7 @@ def _named_file(path: Path) -> Path | None:
 
 def temporary_path(path: Path) -> Path:
     """A hidden name beside ``path`` for what will be renamed to it, ``.NAME.HOST.PROCESS.tmp``. Those of killed
-    processes of this machine are deleted; one ending in .old is the previous version, and restored where ``path`` is
+    processes of this machine are deleted; one ending in .old is the previous version, restored where ``path`` is
     missing."""
     prefix = f".{path.name}.{socket.gethostname().partition('.')[0]}."
     mine = path.with_name(f"{prefix}{os.getpid()}.tmp")

@@ -108,8 +108,7 @@ class Kind:
     # its results
 
     def settings(self, row: Row) -> dict[str, Any]:
-        """What decides a row's results besides data and code: rows with equal settings are the same. Without
-        folders."""
+        """What decides a row's results besides data and code: rows with equal settings are the same. No folders."""
         train = {"task": DEFAULT_TASK, **row.train}
         train.pop("num-workers", None)
         pretrained = {"pretrained": row.first.key("")} if row.first else {}

@@ -228,8 +228,7 @@ class Translation(Kind):
         )
 
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
-        """Means over seeds that all have ``metrics``; ``missing`` ones by name, reason and seed; BLEU's
-        ``signature``."""
+        """Means over seeds that all have ``metrics``; ``missing`` ones by name, reason, seed; BLEU's ``signature``."""
         missing: dict[str, dict[str, list[int]]] = {}
         for run in runs:
             for name, why in run.get("missing", {}).items():
