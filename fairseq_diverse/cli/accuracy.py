@@ -28,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a trained classifier and its name in the table")
     add("--data", required=True, help="data folder that they were trained on")
-    add(
-        "--checkpoint-data", metavar="DIR", help="new folder of the data that probed encoders were trained on, if moved"
-    )
+    add("--checkpoint-data", metavar="DIR", help="new folder of the data that probed encoders trained on, if moved")
     add("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
     add("--save", type=Path, metavar="FILE", help="also write JSON, with 1 (correct) or 0 per example")
     add_picture_arguments(parser, "also draw a plot")

@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", required=True, type=Path, metavar="DIR", help="binarized data")
     add("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for each of --splits")
-    add(
-        "--constituency", metavar="FILES", help="PTB files, one tree a line or as treebanks have them; {split} as above"
-    )
+    add("--constituency", metavar="FILES", help="PTB files, one tree a line or as treebanks have them; {split}, too")
     add("--parser", metavar="NAME", help="who made trees that `parse` did not make: NAME, or KIND=NAME,KIND=NAME")
     add("--copy", type=Path, metavar="DIR", help="leave DATA as it is, and make DIR: the same data with these trees")
     add("--text", metavar="FILES", help="the source text in subwords (default: DIR/text/bpe.{split}.SOURCE)")

@@ -226,10 +226,8 @@ def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Pat
     local = [path for paths in prefixes.values() for path in paths if not path.startswith(SACREBLEU)]
     absolute = {path: Path(path).resolve() for path in local}
     raw = Path(commonpath([path.parent for path in absolute.values()])) if local else Path.cwd()
-    files = {
-        split: [str(absolute[path].relative_to(raw)) if path in absolute else path for path in paths]
-        for split, paths in prefixes.items()
-    }
+    inside = {path: str(whole.relative_to(raw)) for path, whole in absolute.items()}
+    files = {split: [inside.get(path, path) for path in paths] for split, paths in prefixes.items()}
     for split, names in files.items():
         for name in names:  # the configuration must be readable
             check_text(name, f"--{split} ")

@@ -61,11 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     systems.add_argument("--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, one file a seed")
     add = parser.add_argument
     add("--ref", type=Path, nargs="+", required=True, metavar="FILE", help="references, raw; several for sacreBLEU")
-    add(
-        "--baseline",
-        metavar="FILE|NAME",
-        help="a file, or a name of --system, to compare with (default: the first name)",
-    )
+    add("--baseline", metavar="FILE|NAME", help="file, or name of --system, to compare with (default: the first name)")
     add("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokenization")
     add("--language", help="language of the translations (default: the target of --data)")
     add("--lowercase", action="store_true", help="compare in lower case (default: only if the target of --data is)")
@@ -98,13 +94,11 @@ def main(args: argparse.Namespace) -> int:
     seeds = any(len(system.files) > 1 for system in systems)
     if seeds and args.test != "bootstrap":
         raise ValueError(f"--test {args.test}: is of one file a system; systems with several are tested over seeds")
-    asked_for = args.test_metric
+    named = args.test_metric
     able = [metric for metric in metrics if seeds or systems[0].results[metric][0].statistics.size]
-    if asked_for in metrics and asked_for not in able:
-        raise ValueError(
-            f"--test-metric {asked_for}: has no counts by sentence to resample; give seeds or another metric"
-        )
-    tested = next((metric for metric in (asked_for or "bleu", *able) if metric in able), None)
+    if named in metrics and named not in able:
+        raise ValueError(f"--test-metric {named}: has no counts by sentence to resample; give seeds or another metric")
+    tested = next((metric for metric in (named or "bleu", *able) if metric in able), None)
     resamples = {}
     if tested and not seeds:
         found = {system.name: system.results[tested][0] for system in systems}

@@ -42,12 +42,8 @@ def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
 
 def to_arguments(flags: Mapping[str, str | bool]) -> list[str]:
     """``{"arch": "transformer", "fp16": True}`` -> ``["--arch", "transformer", "--fp16"]``; without those off."""
-    return [
-        part
-        for flag, value in flags.items()
-        if value is not False
-        for part in ((f"--{flag}",) if value is True else (f"--{flag}", str(value)))
-    ]
+    given = {flag: [] if value is True else [str(value)] for flag, value in flags.items() if value is not False}
+    return [word for flag, values in given.items() for word in (f"--{flag}", *values)]
 
 
 def portable(word: str) -> str:

@@ -86,10 +86,9 @@ class Glue(Kind):
             raise ValueError(f"{where}: no task of GLUE{' as text' * self.as_text} (`fairseq-diverse prepare {name}`)")
         words = data.path / ("dict.input.txt" if self.as_text else "input0/dict.txt")
         if row.first and first and words.read_bytes() != (first.path / "dict.txt").read_bytes():
-            raise ValueError(
-                f"{where}: has another dictionary than {row.first.data}, on which row {row.first.name} pre-trains; "
-                f"prepare and name {glue.PREFIX}{data.glue}{glue.AS_TEXT * self.as_text}@{Path(row.first.data).name}"
-            )
+            other = f"another dictionary than {row.first.data}, on which row {row.first.name} pre-trains"
+            named = f"{glue.PREFIX}{data.glue}{glue.AS_TEXT * self.as_text}@{Path(row.first.data).name}"
+            raise ValueError(f"{where}: has {other}; prepare and name {named}")
 
     def training(self, run: Run) -> Flags:
         """<s> and </s> are where fairseq's RoBERTa has them; between two sentences BERT has one </s>, RoBERTa two."""

@@ -52,11 +52,8 @@ def _readable(line: str) -> list[str]:
 
 
 def _flags(words: Sequence[str]) -> Flags:
-    return {
-        word.removeprefix("--"): True if following.startswith("--") else following
-        for word, following in itertools.pairwise([*words, "--"])
-        if word.startswith("--") and word != "--"
-    }
+    pairs = [pair for pair in itertools.pairwise([*words, "--"]) if pair[0].startswith("--") and pair[0] != "--"]
+    return {word.removeprefix("--"): True if following.startswith("--") else following for word, following in pairs}
 
 
 def _without(flags: Flags, names: Container[str]) -> Flags:
