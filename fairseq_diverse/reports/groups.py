@@ -135,8 +135,8 @@ def draw_groups(lines: Sequence[Line], title: str) -> Figure:
     compared = [line for line in lines if line.differences]
     sentences = {line.facts["group"]: line.facts["sentences"] for line in compared}
     rows = list(dict.fromkeys(line.name for line in compared))
-    size = (1.6 + 1.9 * len(sentences), 1.6 + 0.28 * len(rows))
-    figure, axes = panels(len(sentences), *size, sharex=True, sharey=True)
+    width, height = 1.6 + 1.9 * len(sentences), 1.6 + 0.28 * len(rows)
+    figure, axes = panels(len(sentences), width, height, sharex=True, sharey=True)
     color, marker = STYLES[1]
     for axis, (name, count) in zip(axes, sentences.items(), strict=True):
         for line in (line for line in compared if line.facts["group"] == name):

@@ -159,8 +159,7 @@ def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str
     read_lines(path)  # which names a line that is not UTF-8
     old = path.read_bytes().decode("utf-8")
     start, end = rf"(?m)^(?P<start>\ufeff?[ \t]*<!-- {marker} -->\r?\n)", r"^[ \t]*<!-- end -->"
-    starts = [*re.finditer(start, old)]
-    for found, after in itertools.pairwise([*(x.span() for x in starts), (len(old), len(old))]):
+    for found, after in itertools.pairwise([*(x.span() for x in re.finditer(start, old)), (len(old), len(old))]):
         if not re.search(end, old[found[1] : after[0]], re.MULTILINE):
             raise ValueError(f"{path}: {old[found[0] : found[1]].strip()}: has no <!-- end --> before the next one")
 
