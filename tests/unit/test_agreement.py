@@ -13,6 +13,7 @@ from fairseq_diverse.attention.functional.agreement import (
     subspace_agreement,
 )
 from tests.reference import agreement as reference
+from tests.refusals import refused
 
 B, H, T, S, D = 3, 4, 5, 7, 6
 centred_subspace, centred_output = (partial(f, centre=True) for f in (subspace_agreement, output_agreement))
@@ -95,5 +96,4 @@ def test_half_types_are_measured_in_float32(function, dtype):
 
 @pytest.mark.parametrize("function", ALL)
 def test_one_head_is_refused(function):
-    with pytest.raises(ValueError, match="at least 2 heads, not 1"):
-        function(torch.rand(B, 1, T, D), VALID)
+    refused("at least 2 heads, not 1", function, torch.rand(B, 1, T, D), VALID)

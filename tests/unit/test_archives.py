@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import http.server
+import json
 import threading
 import zipfile
 from pathlib import Path
@@ -21,6 +22,7 @@ from fairseq_diverse.support.paths import config_names, config_path
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.toy.probing import write_probing
 from tests.archives import tarred, zipped
+from tests.refusals import refusal, refused
 
 FROM_ARCHIVES = [name for name in config_names("data") if DataConfig.load(config_path("data", name)).sources]
 SPLITS = {
@@ -91,9 +93,8 @@ def test_every_archive_that_a_configuration_names_is_used(name):
     ],
 )
 def test_a_wrong_section_names_the_key_and_the_value(sources, words):
-    with pytest.raises(ValueError) as caught:
-        data_config(**sources)
-    assert all(word in str(caught.value) for word in words)
+    caught = refusal(data_config, **sources)
+    assert all(word in caught for word in words)
 
 
 # --- download ---
@@ -156,9 +157,9 @@ def test_a_broken_download_resumes_or_restarts_without_ranges(ranges, tmp_path, 
     server = serve(CONTENT, ranges=ranges)
     sources = data_config(archives={"a.tgz": server.address, "b.zip": server.address}).sources
     server.limit = 4000
-    with pytest.raises(ValueError) as caught:
+    missing = r"2 archives are missing \(a.tgz: the connection ended after 4,000 of 10,240 bytes"
+    with pytest.raises(ValueError, match=missing):
         fetch(sources.archives, sources.by_hand, tmp_path / "new")
-    assert "2 archives are missing (a.tgz: the connection ended after 4,000 of 10,240 bytes" in str(caught.value)
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.tgz.part"]
     server.limit = None
     fetch(sources.archives, sources.by_hand, tmp_path / "new")
@@ -212,9 +213,8 @@ def test_members_become_lines(archives, tmp_path):
     assert text(raw / "valid.de") == ["F&E", "two", ""]
     assert text(raw / "test.en") == ["three", "four\u2028five", ""]
     assert text(raw / "test.de") == ["drei", "vier", ""]
-    assert sorted(p.name for p in raw.iterdir()) == sorted(
-        ["sources.json", *(f"{s}.{x}" for s in SPLITS for x in ("en", "de"))]
-    )
+    names = [f"{split}.{language}" for split in SPLITS for language in ("en", "de")]
+    assert {path.name for path in raw.iterdir()} == {"sources.json", *names}
 
 
 def test_only_sentences_of_talks_are_extracted(tmp_path):
@@ -265,8 +265,7 @@ def test_changed_text_in_an_archive_is_found(archives, tmp_path):
     (archives / "a.tgz").write_bytes(stored(members))
     extract(data_config(), archives, raw)
     flipped(archives / "a.tgz", b"zwei")
-    with pytest.raises(ValueError, match=r"a\.tgz: cannot be read \(CRC check failed"):
-        extract(data_config(), archives, raw)
+    refused(r"a\.tgz: cannot be read \(CRC check failed", extract, data_config(), archives, raw)
     inside = "in/a.tar.gz/a/train.{language}"
     part = {"archive": "a.tgz", "member": inside}
     (archives / "a.tgz").write_bytes(stored({"in/a.tar.gz": stored(members)}))
@@ -290,13 +289,11 @@ def test_an_archive_bomb_is_refused_before_the_disk_is_full(where, archives, tmp
         "zip in a tgz": ("a.zip/a/train.{language}", "a.tgz", tarred({"a.zip": zipped(members)})),
     }[where]
     (archives / name).write_bytes(content)
-    config = data_config(
-        archives={name: "", "b.zip": ""}, files=SPLITS | {"train": [{"archive": name, "member": member}]}
-    )
-    with pytest.raises(ValueError) as caught:
-        extract(config, archives, tmp_path / "raw")
+    files = SPLITS | {"train": [{"archive": name, "member": member}]}
+    config = data_config(archives={name: "", "b.zip": ""}, files=files)
+    caught = refusal(extract, config, archives, tmp_path / "raw")
     size = (archives / name).stat().st_size
-    assert str(caught.value) == (
+    assert caught == (
         f"{archives / name}: contains more than {max(1 << 20, 100 * size):,} bytes, the limit for its {size:,} bytes; "
         "if right, unpack it yourself and use --raw"
     )
@@ -339,9 +336,8 @@ def test_size_and_checksum_of_an_archive_are_checked_before_it_is_read(archives,
         ({"bytes": size + 1}, f"a.tgz: {size:,} bytes, {size + 1:,} are expected; delete it and download it again"),
         ({"sha256": "0" * 64}, f"a.tgz: its SHA-256 is {known['sha256']}, {'0' * 64} is expected; delete it"),
     ):
-        with pytest.raises(ValueError) as caught:
-            extract(data_config(archives={"a.tgz": known | other, "b.zip": ""}), archives, raw)
-        assert words in str(caught.value)
+        caught = refusal(extract, data_config(archives={"a.tgz": known | other, "b.zip": ""}), archives, raw)
+        assert words in caught
 
 
 def damage(path: Path, keep: int) -> None:
@@ -355,22 +351,15 @@ def damage(path: Path, keep: int) -> None:
         (lambda a: (a / "a.tgz").write_text("<html>404</html>"), ("a.tgz: cannot be read",)),
         (lambda a: damage(a / "b.zip", 300), ("b.zip: cannot be read",)),
         (lambda a: tar(a / "a.tgz", {"a/train.en": "one\n"}), ("a.tgz: has no member a/train.de",)),
-        (
-            lambda a: tar(a / "a.tgz", {"a/train.en": "one\n", "a/train.de": "eins\nzwei\n"}),
-            ("a.tgz: a/train.en has 1 lines and a/train.de 2",),
-        ),
-        (
-            lambda a: tar(a / "a.tgz", {"a/train.en": "one\n", "a/train.de": b"eins\nzw\xfcei\n"}),
-            ("a.tgz: a/train.de, line 2: not UTF-8",),
-        ),
+        (lambda a: tar(a / "a.tgz", {"a/train.en": "1\n", "a/train.de": "1\n2\n"}), ("en has 1 lines and a/train.de",)),
+        (lambda a: tar(a / "a.tgz", {"a/train.en": "1\n2\n", "a/train.de": b"1\n\xfc\n"}), ("n.de, line 2: not UTF",)),
     ],
 )
 def test_a_wrong_archive_is_named(spoil, words, archives, tmp_path):
     config, raw = data_config(), tmp_path / "raw"
     spoil(archives)
-    with pytest.raises(ValueError) as caught:
-        extract(config, archives, raw)
-    assert all(word in str(caught.value) for word in (str(archives), *words))
+    caught = refusal(extract, config, archives, raw)
+    assert all(word in caught for word in (str(archives), *words))
     assert not is_extracted(config, archives, raw)
     assert [p for p in raw.iterdir() if p.name != "parts"] == []
 
@@ -387,13 +376,11 @@ def test_wrong_counts_are_reported_with_both_numbers(archives, tmp_path):
         config = data_config(files=SPLITS | {"train": [SPLITS["train"][0] | {"lines": lines}]})
         extract(config, archives, tmp_path / "raw")
         assert wrong_lines(config, tmp_path / "raw") == [f"a.tgz: a/train.en has 2 lines, {lines:,} are expected"]
-    (tmp_path / "preprocess.json").write_text(
-        '{"format": "fairseq-diverse preprocessing", "schema": 1, "splits": {"train": {"kept": 1600}}}'
-    )
+    record = {"format": "fairseq-diverse preprocessing", "schema": 1, "splits": {"train": {"kept": 1600}}}
+    (tmp_path / "preprocess.json").write_text(json.dumps(record))
     assert wrong_pairs(data_config(counts={"train": 1600}), tmp_path) == []
-    assert wrong_pairs(data_config(counts={"train": 160239}), tmp_path) == [
-        "train: 1,600 pairs kept, 160,239 are expected"
-    ]
+    said = ["train: 1,600 pairs kept, 160,239 are expected"]
+    assert wrong_pairs(data_config(counts={"train": 160239}), tmp_path) == said
 
 
 @pytest.mark.parametrize("step", ["_lines", "_append"])
@@ -459,12 +446,9 @@ def test_files_of_ones_own_are_checked_and_copied_all_or_none(tmp_path, monkeypa
         return (said.out + said.err).removeprefix("fairseq-diverse prepare: ")
 
     good = (raw / "subj_number.txt").read_text()
-    for content, words in (
-        (good + "tr\tNN\n", f"{raw}/subj_number.txt, line "),
-        (None, f"{raw}: lacks subj_number.txt"),
-    ):
+    for content, words in ((good + "tr\tNN\n", "/subj_number.txt, line "), (None, ": lacks subj_number.txt")):
         (raw / "subj_number.txt").write_text(content) if content else (raw / "subj_number.txt").unlink()
-        assert asked().startswith(words) and not list((tmp_path / "data").glob("*"))
+        assert asked().startswith(f"{raw}{words}") and not list((tmp_path / "data").glob("*"))
     (raw / "subj_number.txt").write_text(good)
     with locked(tmp_path / "data/.probing.part"):
         assert "is working on" in asked() and not made.exists()
@@ -484,10 +468,7 @@ def test_offline_the_files_are_listed_with_their_addresses(tmp_path, monkeypatch
     here = PlainData("http://localhost:9/x", ["a.txt", "b.txt"], "of x", Path.read_text)
     monkeypatch.setitem(plain.PLAIN_DATA, "probing", here)
     assert main(["prepare", "probing", "--archives", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "fairseq-diverse prepare: 2 files are missing (a.txt: [Errno 111] Connection refused); put into "
-        f"{tmp_path}/probing:",
-        "  a.txt  http://localhost:9/x/a.txt",
-        "  b.txt  http://localhost:9/x/b.txt",
-    ]
+    first, *files = capsys.readouterr().err.splitlines()
+    assert "2 files are missing (a.txt: [Errno 111]" in first and first.endswith(f"); put into {tmp_path}/probing:")
+    assert [line.split() for line in files] == [[name, f"http://localhost:9/x/{name}"] for name in ("a.txt", "b.txt")]
     assert not (tmp_path / "out").exists()

@@ -59,9 +59,8 @@ def test_ratio_of_synthetic_samples_under_drift(monkeypatch, seconds, expected):
         return lambda: cost * (1 + 0.01 * next(calls)) * noise.uniform(0.98, 1.02) if seconds else cost
 
     monkeypatch.setitem(command.MEASURES, "made up", command.Measure(sampler, seconds))
-    result = command.measure(
-        command.Row("made up", "twice", "once"), "quick", QUICK, "cpu", 40, command.tqdm(disable=True)
-    )
+    row = command.Row("made up", "twice", "once")
+    result = command.measure(row, "quick", QUICK, "cpu", 40, command.tqdm(disable=True))
     assert result["ratio"] == pytest.approx(expected, abs=0.01)
     if seconds:
         low, high, coverage = result["interval"]

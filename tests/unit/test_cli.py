@@ -26,6 +26,8 @@ def stopped(words, capsys):
 def test_version_and_folder(capsys):
     assert stopped(["--version"], capsys)[1].out == f"fairseq-diverse {fairseq_diverse.__version__}\n"
     assert main(["user-dir"]) == 0 and capsys.readouterr().out == f"{PACKAGE}\n"
+    done = subprocess.run([sys.executable, "-m", "fairseq_diverse", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"fairseq-diverse {fairseq_diverse.__version__}\n")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -49,9 +51,8 @@ def test_a_wrong_flag_shows_the_usage_of_its_command(capsys):
 def test_messages_stay_on_their_line_whatever_names_are_in_them(capsys, monkeypatch):
     name = "a\nb\tc\x1b[31m\u2028d"
     assert main(["score", "--hyp", name, "--ref", name]) == 2
-    assert (
-        capsys.readouterr().err == "fairseq-diverse score: a b c [31m d: cannot be read (No such file or directory)\n"
-    )
+    said = "fairseq-diverse score: a b c [31m d: cannot be read (No such file or directory)\n"
+    assert capsys.readouterr().err == said
     assert "arguments: --a b c [31m d\n" in stopped(["doctor", f"--{name}"], capsys)[1].err
     with pytest.raises(SystemExit, match=r"error: a b c \[31m d: missing$"):
         exit_with(f"{name}: missing")
@@ -79,10 +80,7 @@ def test_help_has_an_example(command, capsys):
         ("translate --checkpoint {}:no.pt --data {}", "translate: --checkpoint no.pt: no such checkpoint"),
         ("translate --checkpoint {} --data no", "translate: --data no: no such file or folder"),
         ("accuracy a=no.pt --data {}", "accuracy: no.pt: no such checkpoint"),
-        (
-            "plot attention --path a={} b=no.pt --data {} --sentence 1 --layer 1 --out x.png",
-            "plot: --path no.pt: no su",
-        ),
+        ("plot attention --path a={} b=no.pt --data {} --sentence 1 --layer 1 --out x.png", "plot: --path no.pt"),
         ("plot lengths --data {} no --out x.png", "plot: --data no: no such file or folder"),
         ("average --checkpoints no --last 5 --out {}/a.pt", "average: --checkpoints no: no such checkpoint"),
         ("glue --checkpoint no.pt --data {}", "glue: --checkpoint no.pt: no such checkpoint"),
@@ -100,9 +98,8 @@ def test_paths_and_architectures_are_checked_before_torch_or_fairseq_is_imported
     slow = "fairseq" if words == "check no" else "torch"
     code = f"import sys; from fairseq_diverse.cli import main; main(sys.argv[1:]); assert '{slow}' not in sys.modules"
     command = [sys.executable, "-c", code, *words.format(*[tmp_path] * 3).split()]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    )
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and done.stderr.startswith(f"fairseq-diverse {message}"), done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -117,10 +114,7 @@ def test_paths_and_architectures_are_checked_before_torch_or_fairseq_is_imported
         ("report toy --runs {0}/no", "report: --runs {0}/no: no such folder"),
         ("report toy --translations -1", "report: --translations -1: at least 0"),
         ("heads --checkpoint {0}/b --data {0} --gate 2", "heads: --gate 2: must be dynamic or a number in (0, 1]"),
-        (
-            "plot attention --path {0}/b --data {0} --source a --layer 1 --out {0}/a.png --split valid",
-            "plot: --split valid: is for --sentence; leave it out with --source",
-        ),
+        ("plot attention --path {0}/b --data {0} --source a --layer 1 --out {0}/a.png --split x", "plot: --split x"),
         ("report toy --runs {0}/\x1b[31m", "report: --runs {0}/ [31m: no such folder"),
         ("size --arch diverse_transformer --source-lang fr", "size: --source-lang and --target-lang go together"),
         ("size --arch diverse_transformer --encoder-layers-to-keep 0", "size: --encoder-layers-to-keep: fairseq takes"),
@@ -180,11 +174,6 @@ def test_the_nearest_command_is_named(capsys):
             main([word, "toy"])
         said = capsys.readouterr().err.splitlines()[-1]
         assert said == f"fairseq-diverse: error: no command {word}{near}; --help lists all"
-
-
-def test_the_package_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "fairseq_diverse", "--version"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"fairseq-diverse {fairseq_diverse.__version__}\n")
 
 
 def test_quiet_and_verbose(monkeypatch, capsys):

@@ -8,16 +8,10 @@ import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 import fairseq_diverse
+from fairseq_diverse.attention import registry
 from fairseq_diverse.attention.placements import parse_placement, resolve_placement
-from fairseq_diverse.attention.registry import (
-    MECHANISMS,
-    add_flags,
-    fill_defaults,
-    flag_name,
-    read_settings,
-    without_effect,
-)
-from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.attention.registry import MECHANISMS, fill_defaults, flag_name, read_settings
+from tests.refusals import refusal, refused
 
 fairseq_diverse.register()
 LAYERS = {"encoder": 6, "decoder": 5, "cross": 5}
@@ -26,15 +20,12 @@ LAYERS = {"encoder": 6, "decoder": 5, "cross": 5}
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", {}),
-        (" ", {}),
-        ("encoder", {"encoder": {1, 2, 3, 4, 5, 6}}),
-        ("encoder:1", {"encoder": {1}}),
+        ("", {}), (" ", {}), ("encoder", {"encoder": {1, 2, 3, 4, 5, 6}}), ("encoder:1", {"encoder": {1}}),
         ("encoder:1-2,cross", {"encoder": {1, 2}, "cross": {1, 2, 3, 4, 5}}),
         ("decoder:1+4-5,encoder:1", {"decoder": {1, 4, 5}, "encoder": {1}}),
-        (" encoder:2 , cross:5 ", {"encoder": {2}, "cross": {5}}),
+        (" encoder:2 , cross:5 ", {"encoder": {2}, "cross": {5}})
     ],
-)
+)  # fmt: skip
 def test_placements(text, expected):
     assert resolve_placement("--x-on", text, LAYERS) == expected
 
@@ -50,20 +41,19 @@ def test_placements(text, expected):
     ],
 )  # fmt: skip
 def test_bad_placements_name_flag_text_and_what_is_allowed(text, problem):
-    with pytest.raises(UserError) as error:
-        parse_placement("--routing-on", text)
+    error = refusal(parse_placement, "--routing-on", text)
     for part in ("--routing-on", repr(text), problem, "allowed: component[:layers]"):
-        assert part in str(error.value)
+        assert part in error
 
 
 def test_a_layer_out_of_range_is_refused():
-    with pytest.raises(UserError, match="--x-on 'decoder:6': layer 6 of decoder is out of range; it has 5 layers"):
-        resolve_placement("--x-on", "decoder:6", LAYERS)
+    said = "--x-on 'decoder:6': layer 6 of decoder is out of range; it has 5 layers"
+    refused(said, resolve_placement, "--x-on", "decoder:6", LAYERS)
 
 
 def test_every_flag_reaches_its_field():
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    registry.add_flags(parser)
     for mechanism, kind in MECHANISMS.items():
         for f in dataclasses.fields(kind.Settings):
             sample = {"int": "7", "float": "0.25", "str": "cross:2"}[getattr(f.type, "__name__", f.type)]
@@ -75,14 +65,11 @@ def test_every_flag_reaches_its_field():
 @pytest.mark.parametrize(
     ("mechanism", "flags", "field", "value"),
     [
-        ("evolving", {"evolving_conv": 0.2}, "conv", "0.2"),
-        ("evolving", {"evolving_carry": "0.2"}, "carry", 0.2),
-        ("evolving", {"evolving_carry": 1}, "carry", 1.0),
-        ("evolving", {"evolving_kernel": 5.0}, "kernel", 5),
-        ("qk-head-dim", {"qk_head_dim": "5"}, "kind", 5),
-        ("enliven", {"enliven_gate": 0.5}, "gate", "0.5"),
+        ("evolving", {"evolving_conv": 0.2}, "conv", "0.2"), ("evolving", {"evolving_carry": "0.2"}, "carry", 0.2),
+        ("evolving", {"evolving_carry": 1}, "carry", 1.0), ("evolving", {"evolving_kernel": 5.0}, "kernel", 5),
+        ("qk-head-dim", {"qk_head_dim": "5"}, "kind", 5), ("enliven", {"enliven_gate": 0.5}, "gate", "0.5")
     ],
-)
+)  # fmt: skip
 def test_values_from_python_take_the_type_of_their_flag(mechanism, flags, field, value):
     found = getattr(read_settings(argparse.Namespace(**flags), mechanism), field)
     assert (found, type(found)) == (value, type(value))
@@ -94,8 +81,7 @@ def test_values_from_python_take_the_type_of_their_flag(mechanism, flags, field,
 def test_values_of_another_type_are_refused(flags):
     (name, value), flag = *flags.items(), next(iter(flags)).replace("_", "-")
     mechanism = "evolving" if name.startswith("evolving") else "qk-head-dim"
-    with pytest.raises(UserError, match=re.escape(f"--{flag} {value!r}: ")):
-        read_settings(argparse.Namespace(**flags), mechanism)
+    refused(re.escape(f"--{flag} {value!r}: "), read_settings, argparse.Namespace(**flags), mechanism)
 
 
 def test_flags_missing_in_old_checkpoints_have_their_default():
@@ -119,14 +105,14 @@ def test_settings_of_a_mechanism_that_is_off_give_a_warning(caplog):
 
     usual = plain(evolving_carry=0.1)
     off = {"evolving_carry": 0.3, "evolving_kernel": 4, "routing_on": "cross", "talking_on": "cross"}
-    assert without_effect(plain(evolving_carry=0.1), usual) == []
-    assert without_effect(plain(**off), usual) == [
+    assert registry.without_effect(plain(evolving_carry=0.1), usual) == []
+    assert registry.without_effect(plain(**off), usual) == [
         "--talking-on cross has no effect: talking is off, --talking switches it on",
         "--evolving-carry 0.3 has no effect: evolving is off, --evolving-on switches it on",
         "--evolving-kernel 4 has no effect: evolving is off, --evolving-on switches it on",
         "--routing-on cross has no effect: routing is off, --routing switches it on",
     ]
-    assert without_effect(plain(**off, evolving_on="cross", routing="em", talking="both"), usual) == []
+    assert registry.without_effect(plain(**off, evolving_on="cross", routing="em", talking="both"), usual) == []
     for arch, warned in (("wang2021_evolving_lite", False), ("diverse_transformer_lite", True)):
         caplog.clear()
         ARCH_CONFIG_REGISTRY[arch](argparse.Namespace(evolving_carry=0.3))

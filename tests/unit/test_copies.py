@@ -18,6 +18,7 @@ from fairseq_diverse.metrics import scores
 from fairseq_diverse.preparation import pipeline
 from fairseq_diverse.reports.sentences import record_path, save_records
 from fairseq_diverse.reports.side_by_side import side_by_side
+from tests.refusals import refused
 from tests.unit.conftest import ROW, trained_with
 from tests.unit.test_records import SUMMARY
 
@@ -44,12 +45,10 @@ def test_copies_of_other_data_or_trees_are_refused_whatever_their_row(data, tabl
     rows = load_table(table(TREES)).rows
     runs = {name: find_runs([rows[name]], [2], cpu=True) for name in ("second", "trees")}
     copied(tmp_path / "a", data_hash="of other text")
-    with pytest.raises(ValueError, match=r"a: the copy of first seed 1 is of other data than .*multi30k_en_de;"):
-        Copies(tmp_path / "a", runs["second"])
+    refused(r"a: the copy of first seed 1 is of other data than .*multi30k_en_", Copies, tmp_path / "a", runs["second"])
     flags = trained_with(task="translation_with_syntax")
     copied(tmp_path / "b", "trees", flags, trees="of another parser")
-    with pytest.raises(ValueError, match=r"b: the copy of trees seed 1 is of other trees than "):
-        Copies(tmp_path / "b", runs["trees"])
+    refused(r"b: the copy of trees seed 1 is of other trees than ", Copies, tmp_path / "b", runs["trees"])
     assert Copies(tmp_path / "b", runs["second"]).finished == set()  # which reads none
     copied(tmp_path / "b", "trees", flags, trees=trees_read_by(rows["trees"], runs["trees"][0].data))
     (first,) = find_runs([rows["trees"]], [1], cpu=True)
@@ -75,8 +74,7 @@ def test_copies_of_runs_with_another_file_are_refused(data, table, tmp_path):
         lambda: Copies(tmp_path / "a", find_runs([row], [1], cpu=True)),
         lambda: refuse_replacing(tmp_path / "a", [row], {"first": [own]}),
     ):
-        with pytest.raises(ValueError, match=r"first-seed1.json: .*it was run with another encoder-embed-path"):
-            asked()
+        refused(r"first-seed1.json: .*it was run with another encoder-embed-path", asked)
     assert from_results(tmp_path / "a", [row], asked=False) == {"first": []}
     assert len(from_results(tmp_path / "older", [row])["first"]) == 1
     words.unlink()
@@ -93,12 +91,10 @@ def test_copies_do_not_go_through_links(data, table, tmp_path):
         lambda: save(tmp_path / "results", {"first": [SUMMARY]}),
         lambda: save_records(tmp_path / "results", {"d": ({"tests": {}}, "")}),
     ):
-        with pytest.raises(ValueError, match=r"results/.*\.json: a link; delete it, or save to another folder"):
-            asked()
+        refused(r"results/.*\.json: a link; delete it, or save to another folder", asked)
     assert (tmp_path / "mine").read_text() == "text"
     runs = find_runs([load_table(table()).rows["first"]], [1], cpu=True)
-    with pytest.raises(ValueError, match=r"first-seed1.json: a link; delete it, or give another --save"):
-        Copies(tmp_path / "results", runs)  # before anything is trained
+    refused(r"first-seed1.json: a link; delete it, or give another --save", Copies, tmp_path / "results", runs)
 
 
 def test_copies_of_another_pretraining_are_refused(data, table, tmp_path):
@@ -172,11 +168,9 @@ def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):
     assert side_by_side([run], 1).sentences[0].reference == "de hat einen Satz ."
     copied(tmp_path / "a", row=ROW | {"split": "valid"}, test="valid")
     assert len(from_results(tmp_path / "a", [row])["first"]) == 1
-    with pytest.raises(ValueError, match="it was evaluated on valid, not on test"):
-        from_results(tmp_path / "a", [tested])
+    refused("it was evaluated on valid, not on test", from_results, tmp_path / "a", [tested])
     copied(tmp_path / "a")
-    with pytest.raises(ValueError, match="it was evaluated on test, not on valid"):
-        from_results(tmp_path / "a", [row])
+    refused("it was evaluated on test, not on valid", from_results, tmp_path / "a", [row])
 
 
 @pytest.mark.parametrize(
@@ -189,5 +183,4 @@ def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):
 )
 def test_splits_that_cannot_be(lines, problem, table):
     replaced = [("rows:", f"{lines}\nrows:")] + [("flags: {dropout: 0.2}\n", "")] * ("flags" in lines)
-    with pytest.raises(ValueError, match=problem):
-        load_table(table(*replaced[::-1]))
+    refused(problem, load_table, table(*replaced[::-1]))

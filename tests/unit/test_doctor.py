@@ -62,22 +62,24 @@ def test_only_the_attentions_are_installed(monkeypatch):
         assert checks[name].state == state and checks[name].failed and "[fairseq]" in checks[name].advice
 
 
-def test_what_fails_is_named(monkeypatch, capsys):
+def test_what_fails_is_named_also_a_check_itself(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "CHECKS", {"a": lambda: iter([doctor.Check("torch", "missing", "", "get it")])})
     assert main(["doctor"]) == 1
     printed = capsys.readouterr().out
     assert "-> get it" in printed and "not usable yet: torch" in printed
 
+    def fail():
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr(doctor, "CHECKS", {"disk": fail})
+    (check,) = doctor.examine()
+    assert check.failed and check.found == "RuntimeError: first line"
+
 
 @pytest.mark.parametrize(
     ("package", "number", "failed"),
-    [
-        ("torch", "2.5.1+cu124", True),
-        ("hydra-core", "1.0.7", True),
-        ("omegaconf", "2.0.6", True),
-        ("transformers", "4.40.0", False),
-    ],
-)
+    [("torch", "2.5.1+cu124", 1), ("hydra-core", "1.0.7", 1), ("omegaconf", "2.0.6", 1), ("transformers", "4.40.0", 0)],
+)  # fmt: skip
 def test_versions_that_do_not_work_together(monkeypatch, package, number, failed):
     check = found(monkeypatch, {package: number})[package]
     assert check.state == "wrong" and number in check.found and check.failed == failed
@@ -131,12 +133,3 @@ def test_unsafe_loading_is_wrong(monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     (check,) = doctor._loading()
     assert check.failed and "runs whatever they hold" in check.found
-
-
-def test_a_check_that_fails_is_a_row(monkeypatch):
-    def fail():
-        raise RuntimeError("first line\nsecond line")
-
-    monkeypatch.setattr(doctor, "CHECKS", {"disk": fail})
-    (check,) = doctor.examine()
-    assert check.failed and check.found == "RuntimeError: first line"

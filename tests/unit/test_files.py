@@ -20,15 +20,8 @@ from fairseq_diverse.cli import doctor, main
 from fairseq_diverse.support import files, processes
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, read_lines, rewrite_blocks, temporary_path
-from fairseq_diverse.support.processes import (
-    Busy,
-    Stopped,
-    die_with_parent,
-    is_locked,
-    locked,
-    run_to_end,
-    stopped_by_signals,
-)
+from fairseq_diverse.support.processes import Busy, is_locked, locked
+from tests.refusals import refusal, refused
 
 HOST = socket.gethostname().partition(".")[0]
 
@@ -64,11 +57,13 @@ def test_a_link_is_kept_and_its_target_is_written(there, tmp_path):
     assert names(tmp_path) == ["first", "real"] and names(tmp_path / "real") == ["file", "second"]
 
 
-def test_a_link_to_itself_is_named(tmp_path):
+def test_a_link_to_itself_and_an_error_without_a_number_are_named(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="loop"), atomic_write(tmp_path / "loop"):
         pass
     assert (tmp_path / "loop").is_symlink()
+    with pytest.raises(OSError, match=r"^the connection ended$"), atomic_write(tmp_path / "out"):
+        raise OSError("the connection ended")
 
 
 @pytest.mark.parametrize("mode", ["w", "wb"])
@@ -85,23 +80,20 @@ def test_a_pipe_is_written_to(mode, linked, tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode) and names(tmp_path) == ["link", "pipe"]
 
 
-def test_an_open_file_is_appended_to(tmp_path):
-    """Such as /dev/stdout, which may be a file that the shell opened with >>."""
-    with open(tmp_path / "log", "a") as log:
-        log.write("before\n")
-        log.flush()
-        with atomic_write(f"/proc/self/fd/{log.fileno()}") as f:
-            f.write("after\n")
-    assert (tmp_path / "log").read_text() == "before\nafter\n" and names(tmp_path) == ["log"]
-
-
-def test_a_file_keeps_its_mode(tmp_path):
+def test_a_file_keeps_its_mode_and_an_open_one_is_appended_to(tmp_path):
     path = tmp_path / "secret"
     path.write_text("old")
     path.chmod(0o600)
     with atomic_write(path) as f:
         f.write("new")
     assert path.read_text() == "new" and stat.S_IMODE(path.stat().st_mode) == 0o600
+    # Such as /dev/stdout, which may be a file that the shell opened with >>
+    with open(tmp_path / "log", "a") as log:
+        log.write("before\n")
+        log.flush()
+        with atomic_write(f"/proc/self/fd/{log.fileno()}") as f:
+            f.write("after\n")
+    assert (tmp_path / "log").read_text() == "before\nafter\n" and names(tmp_path) == ["log", "secret"]
 
 
 @pytest.mark.parametrize("name", ["x" * 128, "[a]*", "\udcff"])
@@ -120,11 +112,6 @@ def test_an_interrupted_write_keeps_the_old_file(raised, tmp_path):
         raise raised
     assert path.read_text() == "old" and names(tmp_path) == ["out"]
     assert isinstance(raised, KeyboardInterrupt) or str(caught.value) == f"[Errno 28] No space left on device: '{path}'"
-
-
-def test_an_error_without_a_number_keeps_its_message(tmp_path):
-    with pytest.raises(OSError, match=r"^the connection ended$"), atomic_write(tmp_path / "out"):
-        raise OSError("the connection ended")
 
 
 def test_lines_end_at_newlines_only_and_a_file_may_start_with_a_mark(tmp_path):
@@ -251,7 +238,7 @@ def test_a_command_stopped_by_a_signal_cleans_up_and_reports_it(number, tmp_path
 
 def test_ignored_signals_stay_ignored_and_forked_processes_die(usual_signals):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
-    with stopped_by_signals():
+    with processes.stopped_by_signals():
         os.kill(os.getpid(), signal.SIGHUP)
         child = os.fork()
         if not child:
@@ -261,7 +248,7 @@ def test_ignored_signals_stay_ignored_and_forked_processes_die(usual_signals):
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
-        with pytest.raises(Stopped):
+        with pytest.raises(processes.Stopped):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -274,7 +261,7 @@ def test_a_process_whose_parent_died_before_it_asked_ends(usual_signals):
             while os.getppid() == number:
                 time.sleep(0.01)
             os.write(writing, b"asks ")
-            die_with_parent(number)
+            processes.die_with_parent(number)
             os.write(writing, b"lives")
         os._exit(0)
     os.close(writing)
@@ -286,9 +273,8 @@ def test_a_process_whose_parent_died_before_it_asked_ends(usual_signals):
 def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
     start = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired):
-        run_to_end(
-            ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/child; wait"], timeout=0.5, stdout=subprocess.PIPE
-        )  # the child holds the pipe
+        command = f"sleep 60 & echo $! > {tmp_path}/child; wait"  # the child holds the pipe
+        processes.run_to_end(["sh", "-c", command], timeout=0.5, stdout=subprocess.PIPE)
     child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
     with suppress(FileNotFoundError, ProcessLookupError):
         while child.read_text().split()[2] != "Z":  # a busy machine takes a moment to end it
@@ -341,22 +327,17 @@ def test_marked_blocks_of_a_page_are_rewritten(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- results of x -->\nold\n\n<!-- end -->\nb\n<!-- results of y -->\n<!-- end -->\n")
     assert rewrite_blocks(page, r"results of (?P<name>\w)", lambda found: f"new {found['name']} \\1\n") == 2
-    assert page.read_text() == (
-        "a\n<!-- results of x -->\nnew x \\1\n<!-- end -->\nb\n<!-- results of y -->\nnew y \\1\n<!-- end -->\n"
-    )
+    of_x, of_y = (f"<!-- results of {name} -->\nnew {name} \\1\n<!-- end -->\n" for name in "xy")
+    assert page.read_text() == f"a\n{of_x}b\n{of_y}"
     for text in ("<!-- a -->\nprose\n<!-- a -->\n<!-- end -->\n", "<!-- end -->\n<!-- a -->\nprose\n"):
         page.write_text(text)
-        with pytest.raises(ValueError, match=r"page\.md: <!-- a -->: has no <!-- end --> before the next one"):
-            rewrite_blocks(page, "a", lambda found: "new\n")
+        refused(r"page\.md: <!-- a -->: has no <!-- end --> before", rewrite_blocks, page, "a", lambda found: "new\n")
         assert page.read_text() == text
     page.write_bytes(b"\xef\xbb\xbf<!-- a -->\r\nold\r\n<!-- end -->\na\r\n  <!-- a -->\n  <!-- end -->\r")
     for _ in range(2):  # a text of the block may have what ends one
         assert rewrite_blocks(page, "a", lambda found: "x <!-- end -->\n") == 2
-        first, second = (
-            b"<!-- a -->\r\nx <!-- end -->\r\n<!-- end -->",
-            b"  <!-- a -->\nx <!-- end -->\n  <!-- end -->\r",
-        )
-        assert page.read_bytes() == b"\xef\xbb\xbf" + first + b"\na\r\n" + second
+        first = b"\xef\xbb\xbf<!-- a -->\r\nx <!-- end -->\r\n<!-- end -->\na\r\n"
+        assert page.read_bytes() == first + b"  <!-- a -->\nx <!-- end -->\n  <!-- end -->\r"
     page.write_bytes(b"nothing\r\n")
     assert rewrite_blocks(page, "results", lambda found: "new\n") == 0 and page.read_bytes() == b"nothing\r\n"
 
@@ -371,7 +352,6 @@ def test_a_user_error_of_a_loaders_process_is_its_line():
 
     from torch.utils.data import DataLoader
 
-    with pytest.raises(UserError) as caught:
-        list(DataLoader(Failing(), num_workers=1))
-    assert str(caught.value) == "--data: a: cannot be read (b: c)"
+    caught = refusal(list, DataLoader(Failing(), num_workers=1))
+    assert caught == "--data: a: cannot be read (b: c)"
     assert str(UserError("Caught in the net\ntwice: c")) == "Caught in the net\ntwice: c"

@@ -21,43 +21,26 @@ from tests.cases import ALL_ON, CASES, build_model, terms
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "results"
 COUNTED_WITH = json.loads(gpu_model.RESULTS.read_text(encoding="utf-8"))["torch"].partition("+")[0]
-with_its_torch = pytest.mark.skipif(
-    torch.__version__.partition("+")[0] != COUNTED_WITH,
-    reason=f"the figures are of the operators of torch {COUNTED_WITH}",
-)
+reason = f"the figures are of the operators of torch {COUNTED_WITH}"
+with_its_torch = pytest.mark.skipif(torch.__version__.partition("+")[0] != COUNTED_WITH, reason=reason)
 
 # The most that one attention of Base may cost, forward and backward: launches; MB moved and MB kept for the backward
 # pass, with 128 sentences of 32 tokens, and with 8 of 512. Lower them where a kernel gets better.
 LIMITS = {
-    "off": (40, 330, 25, 1260, 137),
-    "em routing": (49, 570, 61, 593, 65),
-    "simple routing": (46, 566, 61, 589, 65),
-    "dependency": (39, 266, 22, 290, 26),
-    "phrase": (84, 287, 24, 640, 46),
-    "phrase, enlivened": (114, 407, 26, 2400, 90),
-    "pruning": (61, 325, 22, 969, 22),
-    "relative": (71, 486, 31, 2490, 143),
-    "localness": (103, 713, 50, 3700, 211),
-    "localness of heads": (111, 724, 51, 3660, 210),
-    "rotary": (80, 445, 22, 468, 26),
-    "alibi": (44, 279, 24, 728, 55),
-    "position bias": (54, 273, 24, 660, 59),
-    "qk-norm": (97, 973, 64, 996, 68),
-    "synthesizer dense": (74, 397, 36, 1870, 179),
-    "residual logits": (49, 329, 25, 1510, 137),
-    "value residual": (50, 352, 26, 375, 30),
-    "query width 20": (57, 393, 28, 1640, 173),
-    "talking": (57, 390, 28, 2300, 175),
-    "interacting concat": (36, 448, 49, 470, 51),
-    "interacting sum": (34, 240, 19, 261, 21),
-    "evolving": (59, 390, 29, 2300, 195),
-    "differential": (103, 812, 53, 849, 61),
-    "gated head": (54, 343, 27, 366, 31),
-    "gated element": (53, 457, 39, 480, 43),
-    "disagreement subspace": (42, 283, 22, 306, 26),
-    "disagreement position": (53, 359, 26, 1920, 148),
-    "disagreement output": (43, 291, 22, 314, 26),
-}
+    "off": (40, 330, 25, 1260, 137), "em routing": (49, 570, 61, 593, 65), "simple routing": (46, 566, 61, 589, 65),
+    "dependency": (39, 266, 22, 290, 26), "phrase": (84, 287, 24, 640, 46),
+    "phrase, enlivened": (114, 407, 26, 2400, 90), "pruning": (61, 325, 22, 969, 22),
+    "relative": (71, 486, 31, 2490, 143), "localness": (103, 713, 50, 3700, 211),
+    "localness of heads": (111, 724, 51, 3660, 210), "rotary": (80, 445, 22, 468, 26), "alibi": (44, 279, 24, 728, 55),
+    "position bias": (54, 273, 24, 660, 59), "qk-norm": (97, 973, 64, 996, 68),
+    "synthesizer dense": (74, 397, 36, 1870, 179), "residual logits": (49, 329, 25, 1510, 137),
+    "value residual": (50, 352, 26, 375, 30), "query width 20": (57, 393, 28, 1640, 173),
+    "talking": (57, 390, 28, 2300, 175), "interacting concat": (36, 448, 49, 470, 51),
+    "interacting sum": (34, 240, 19, 261, 21), "evolving": (59, 390, 29, 2300, 195),
+    "differential": (103, 812, 53, 849, 61), "gated head": (54, 343, 27, 366, 31),
+    "gated element": (53, 457, 39, 480, 43), "disagreement subspace": (42, 283, 22, 306, 26),
+    "disagreement position": (53, 359, 26, 1920, 148), "disagreement output": (43, 291, 22, 314, 26)
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -77,16 +77,9 @@ def test_quartiles_have_a_quarter_of_the_sentences_each():
 
 
 def run(row, seed, nll, words, **more):
-    return SUMMARY | {
-        "system": row,
-        "seed": seed,
-        "data": "multi30k_en_de",
-        "row": {"first": ROW, "second": trained_with(dropout="0.3", fp16=True)}.get(row, trained_with(dropout="0.4")),
-        "starts": [],
-        "test_nll": nll,
-        "bleu_counts": [[3, count, 2, 1, 0, 0] for count in words],
-        **more,
-    }  # fmt: skip
+    settings = {"first": ROW, "second": trained_with(dropout="0.3", fp16=True)}.get(row, trained_with(dropout="0.4"))
+    content = {"system": row, "seed": seed, "data": "multi30k_en_de", "row": settings, "starts": [], "test_nll": nll}
+    return SUMMARY | content | {"bleu_counts": [[3, count, 2, 1, 0, 0] for count in words], **more}
 
 
 @pytest.fixture
@@ -136,21 +129,17 @@ def test_figures_are_those_of_loops(table, runs, by):
         def scores(prefix, name, inside=inside, outside=outside):
             if prefix == "nll_":
                 return [reference.nll([s["test_nll"]], inside) for s in runs[name]]
-            return [
-                reference.nll_word(s["test_nll"], words, inside) - reference.nll_word(s["test_nll"], words, outside)
-                for s in runs[name]
-            ]
+            of_words = ((reference.nll_word(s["test_nll"], words, at) for at in (inside, outside)) for s in runs[name])
+            return [first - second for first, second in of_words]
 
-        assert line["rest_delta"] == pytest.approx(
-            np.mean(scores("rest_", line["row"])) - np.mean(scores("rest_", "first"))
-        )
+        means = [np.mean(scores("rest_", name)) for name in (line["row"], "first")]
+        assert line["rest_delta"] == pytest.approx(means[0] - means[1])
         for prefix in p_values:
             both = [scores(prefix, name) for name in ("third", "second")]
             expected = dunnett(*both, control=scores(prefix, "first"), rng=np.random.default_rng(1)).pvalue
             assert line[f"{prefix}seed_p"] == pytest.approx(expected[int(line["row"] == "second")], abs=1e-3)
-            p_values[prefix][line["row"], line["group"]] = reference.t_test(
-                scores(prefix, line["row"]), [scores(prefix, name) for name in ("first", "second", "third")]
-            )
+            of_rows = [scores(prefix, name) for name in ("first", "second", "third")]
+            p_values[prefix][line["row"], line["group"]] = reference.t_test(scores(prefix, line["row"]), of_rows)
     for prefix, of_tests in p_values.items():
         corrected = reference.holm(of_tests)
         for line in (line for line in lines if "baseline" in line):
@@ -214,9 +203,8 @@ def meant(sentence):
                 spoken = [slot.english for slot, item in zip(part.verb.objects, part.objects, strict=False)
                           if slot.english and not isinstance(item, Gap)] if part.verb else []  # fmt: skip
                 is_place = part.copular and part.frame in ("go", "put", "at")
-                timed = isinstance(part.time, Duration | Year) or (
-                    isinstance(part.time, FixedTime) and part.time.label == "PP"
-                )
+                of_label = isinstance(part.time, FixedTime) and part.time.label == "PP"
+                timed = isinstance(part.time, Duration | Year) or of_label
                 to_receiver = len(part.objects) == 2 and part.receiver_last
                 complement = part.predicate and part.predicate.complement
                 bound = [*spoken, part.means, part.place and not is_place, timed, to_receiver, complement]
@@ -276,9 +264,8 @@ def finished(table, prepared, runs):
     (prepared / "text/tok.test.en").write_text("".join(f"{line}\n" for line in lines))
     (prepared / "text/tok.train.en").write_text("a dog .\n" * 200 + "w1 w1 w2\n" * 6 + "w3 a dog\n")
     tree = english.sentence(Derivation(3).sentence())
-    (prepared / "test.en-de.en.conllu").write_text(
-        "".join(conllu(tree, str(n)) for n in range(COUNT - 1)) + "1\tx" + "\t_" * 8
-    )
+    trees = "".join(conllu(tree, str(n)) for n in range(COUNT - 1))
+    (prepared / "test.en-de.en.conllu").write_text(trees + "1\tx" + "\t_" * 8)
     name = table(THIRD)
     for row in load_table(name).rows.values():
         for summary, place in zip(runs[row.name], find_runs([row], [1, 2, 3, 4], cpu=True), strict=False):
@@ -352,40 +339,37 @@ def test_summaries_without_sentences_are_refused_in_one_line(finished, tmp_path,
     ],
     ids=["data", "no tests", "no sentences", "no trees", "below 0", "no group", "nothing"],
 )  # fmt: skip
-def test_sentences_of_others_are_refused(change, words, finished, tmp_path, capsys):
+def test_sentences_of_others_are_refused(change, words, finished, tmp_path, error_of):
     results = tmp_path / "saved"
-    assert shown(capsys, finished, "--save", results)[0] == 0
+    assert main(["report", finished, "--save", str(results)]) == 0
     copy = results / "sentences/multi30k_en_de.json"
     known = json.loads(copy.read_text())
     copy.write_text(json.dumps(change(known, known["tests"]["test"])))
-    code, out, err = shown(capsys, finished, "--by", "attachment", "--results", results)
-    assert code == 2 and not out and words in err and str(copy) in err and err.count("\n") == 1
+    said = error_of("report", finished, "--by", "attachment", "--results", results)
+    assert words in said and str(copy) in said
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--by", "lenght"], "--by lenght: not known; known are length, rare-words, attachment, verb-final"),
-        (["--by", "length", "--verdict"], "--verdict and --by: one of them"),
-        (["--by", "length", "--test", "other"], "--test other: no run was scored on it; there are: test"),
-        (["--by", "length", "--heads"], "--by and --heads: one of them"),
+        (["lenght"], "--by lenght: not known; known are length, rare-words, attachment, verb-final"),
+        (["length", "--verdict"], "--verdict and --by: one of them"),
+        (["length", "--test", "other"], "--test other: no run was scored on it; there are: test"),
+        (["length", "--heads"], "--by and --heads: one of them"),
     ],
 )
-def test_wrong_properties_are_refused(flags, words, finished, capsys):
-    code, out, err = shown(capsys, finished, *flags)
-    assert code == 2 and not out and words in err and err.count("\n") == 1
+def test_wrong_properties_are_refused(flags, words, finished, error_of):
+    assert words in error_of("report", finished, "--by", *flags)
 
 
-def test_data_that_lost_their_text_or_have_other_trees_are_named(finished, tmp_path, capsys):
+def test_data_that_lost_their_text_or_have_other_trees_are_named(finished, tmp_path, error_of):
     data = tmp_path / "runs/data/multi30k_en_de"
     trees = data / "test.en-de.en.conllu"
     trees.write_text(trees.read_text() + "\n\n1\tx" + "\t_" * 8)
-    code, _, err = shown(capsys, finished, "--by", "length")
-    assert code == 2 and f"{trees}: 25 trees of 24 sentences" in err
+    assert f"{trees}: 25 trees of 24 sentences" in error_of("report", finished, "--by", "length")
     trees.unlink()
-    code, _, err = shown(capsys, finished, "--by", "attachment")
-    assert code == 2 and f"{data} has no dependency trees of test" in err and "binarize-syntax" in err
+    said = error_of("report", finished, "--by", "attachment")
+    assert f"{data} has no dependency trees of test" in said and "binarize-syntax" in said
     (data / "text/tok.test.en").unlink()
-    code, _, err = shown(capsys, finished, "--by", "length")
-    assert code == 2 and "tok.test.en: cannot be read" in err
-    assert shown(capsys, finished)[0] == 0
+    assert "tok.test.en: cannot be read" in error_of("report", finished, "--by", "length")
+    assert main(["report", finished]) == 0

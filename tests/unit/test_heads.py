@@ -142,7 +142,7 @@ def test_the_plot_has_one_panel_per_statistic():
     assert [axes.get_title() for axes in figure.axes] == list(FIGURES)
 
 
-def test_roles_equal_the_loop():
+def test_roles_equal_the_loop_and_are_named_by_their_shares():
     torch.manual_seed(0)
     weights = torch.rand(3, 4, 6, 6).softmax(-1)
     real = torch.ones(3, 6, dtype=torch.bool)
@@ -157,9 +157,6 @@ def test_roles_equal_the_loop():
         expected = reference.shares(*lists, offset, limit)
         assert [(near / asked).tolist(), (rare / queries).tolist()] == [pytest.approx(share) for share in expected]
     assert rare_hits(weights, real, counts, words, limit=0)[1] == 0  # no sentence with a rare word
-
-
-def test_roles_are_named_by_their_shares():
     figures = {"previous": [0.9, 0.1, 0.1, 0.95], "next": [0, 0.89, 0, 0], "redundant": [1, 1, 0.4, 0.1]}
     figures = {name: torch.tensor([shares]) for name, shares in figures.items()}
     assert roles(figures) == [["positional", "", "syntactic", "positional, syntactic"]]

@@ -28,6 +28,7 @@ from fairseq_diverse.host.messages import in_one_line
 from fairseq_diverse.host.training import load_training
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import batch, build_model, dictionary
+from tests.refusals import refused
 
 register()  # where this file runs alone
 
@@ -98,8 +99,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123
 )
 def test_a_dictionary_that_is_damaged_is_named(text, reason, tmp_path):
     (tmp_path / "dict.en.txt").write_text(text)
-    with pytest.raises(UserError, match=rf"^{tmp_path}/dict\.en\.txt: {reason}"):
-        Dictionary.load(str(tmp_path / "dict.en.txt"))
+    refused(rf"^{tmp_path}/dict\.en\.txt: {reason}", Dictionary.load, str(tmp_path / "dict.en.txt"))
 
 
 @pytest.fixture
@@ -127,8 +127,7 @@ def test_text_that_is_damaged_is_named(change, message, data):
     assert len(data_utils.load_indexed_dataset(data, dictionary())) == 6
     for suffix, new in change.items():
         Path(data + suffix).write_bytes(new(Path(data + suffix).read_bytes()))
-    with pytest.raises(UserError, match=rf"^{data}{message}"):
-        data_utils.load_indexed_dataset(data, dictionary())
+    refused(rf"^{data}{message}", data_utils.load_indexed_dataset, data, dictionary())
 
 
 def test_a_dictionary_with_fewer_words_than_the_text_uses_is_refused(data):
@@ -167,10 +166,8 @@ def test_batches_in_buckets_have_few_shapes():
         assert inputs["src_tokens"].shape == inputs["prev_output_tokens"].shape == batch["target"].shape
         shapes.add(batch["target"].shape[1])
         assert batch["ntokens"] == other["ntokens"] and inputs["src_lengths"].equal(expected["src_lengths"])
-        for one, its in (
-            (batch["target"], other["target"]),
-            *((inputs[k], expected[k]) for k in ("src_tokens", "prev_output_tokens")),
-        ):
+        sides = [(inputs[key], expected[key]) for key in ("src_tokens", "prev_output_tokens")]
+        for one, its in [(batch["target"], other["target"]), *sides]:
             assert [row[row != 1].tolist() for row in one] == [row[row != 1].tolist() for row in its]
     assert len(shapes) == 3
 
@@ -182,8 +179,7 @@ def pairs(sources: int, targets: int) -> LanguagePairDataset:
 
 
 def test_sides_of_unequal_length_are_refused():
-    with pytest.raises(UserError, match=r"^16 source and 12 target sentences: prepare both"):
-        pairs(16, 12)
+    refused(r"^16 source and 12 target sentences: prepare both", pairs, 16, 12)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +230,7 @@ def parsed(program: str, *words: str) -> Namespace:
     ],
 )
 def test_flags_that_a_program_ignores_are_refused(program, words, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        parsed(program, *words.split())
+    refused(f"^{message}", parsed, program, *words.split())
 
 
 def test_a_task_may_have_a_flag_of_another_program():
@@ -277,8 +272,7 @@ def test_batches_of_a_task_that_gives_all_arguments_by_place():
 def test_too_few_tokens_for_a_sentence_name_their_flag(split, flag):
     task = FairseqTask(Namespace())
     task.datasets[split] = pairs(3, 3)
-    with pytest.raises(UserError, match=f"^{flag} 2: less than the longest sentence has"):
-        task.get_batch_iterator(task.datasets[split], max_tokens=2)
+    refused(f"^{flag} 2: less than the longest sentence", task.get_batch_iterator, task.datasets[split], max_tokens=2)
 
 
 @pytest.mark.parametrize(
@@ -287,19 +281,15 @@ def test_too_few_tokens_for_a_sentence_name_their_flag(split, flag):
 )
 def test_a_flag_of_a_mechanism_names_the_architecture_that_takes_it(arch, instead, capsys):
     words = ["--arch", arch, "--optimizer", "adam", "--evolving-on", "encoder"]
-    with pytest.raises(UserError, match=rf"^--evolving-on: --arch {arch} of fairseq has no mechanisms; use {instead}"):
-        parsed("training", *words)
+    refused(rf"^--evolving-on: --arch {arch} of fairseq has no mechanisms; use {instead}", parsed, "training", *words)
     assert not capsys.readouterr().err
-    with pytest.raises(UserError, match=r"^--arch: give one, such as"):
-        parsed("training", "--optimizer", "adam")
-    with pytest.raises(UserError, match=r"^--task: give one, such as --task translation"):
-        parsed("validation", "--path", "x")
+    refused(r"^--arch: give one, such as", parsed, "training", "--optimizer", "adam")
+    refused(r"^--task: give one, such as --task translation", parsed, "validation", "--path", "x")
 
 
 def test_the_plugins_folder_keeps_its_name(tmp_path):
     (tmp_path / "attention_plugin").symlink_to(Path(fairseq_diverse.__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", "import attention_plugin"], cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", "import attention_plugin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: --user-dir {tmp_path}/attention_plugin: the folder of fairseq_diverse by a")

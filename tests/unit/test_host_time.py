@@ -10,32 +10,16 @@ from benchmarks.gpu_rows import VARIANTS
 # forward and the backward pass of training, in a step of decoding. Lower them where a mechanism gets better.
 COUNTED_WITH = "2.13"  # torch
 LIMITS = {
-    "off": (395, 601, 184),
-    "em routing": (495, 797, 222),
-    "simple routing": (483, 749, 214),
-    "dependency": (430, 605, 184),
-    "phrase": (504, 703, 184),
-    "phrase, enlivened": (592, 707, 184),
-    "pruning": (482, 607, 184),
-    "relative": (525, 761, 220),
-    "localness": (517, 749, 184),
-    "localness of heads": (529, 777, 184),
-    "rotary": (521, 681, 220),
-    "alibi": (437, 609, 180),
-    "position bias": (505, 695, 179),
-    "qk-norm": (525, 833, 228),
-    "synthesizer dense": (551, 809, 228),
-    "residual logits": (464, 676, 194),
-    "value residual": (435, 641, 186),
-    "query width 20": (505, 677, 212),
-    "talking": (509, 781, 224),
-    "interacting concat": (485, 661, 262),
-    "interacting sum": (479, 655, 258),
-    "evolving": (475, 718, 212),
-    "differential": (587, 875, 275),
-    "gated head": (469, 697, 206),
-    "gated element": (469, 687, 206),
-}
+    "off": (395, 601, 184), "em routing": (495, 797, 222), "simple routing": (483, 749, 214),
+    "dependency": (430, 605, 184), "phrase": (504, 703, 184), "phrase, enlivened": (592, 707, 184),
+    "pruning": (482, 607, 184), "relative": (525, 761, 220), "localness": (517, 749, 184),
+    "localness of heads": (529, 777, 184), "rotary": (521, 681, 220), "alibi": (437, 609, 180),
+    "position bias": (505, 695, 179), "qk-norm": (525, 833, 228), "synthesizer dense": (551, 809, 228),
+    "residual logits": (464, 676, 194), "value residual": (435, 641, 186), "query width 20": (505, 677, 212),
+    "talking": (509, 781, 224), "interacting concat": (485, 661, 262), "interacting sum": (479, 655, 258),
+    "evolving": (475, 718, 212), "differential": (587, 875, 275), "gated head": (469, 697, 206),
+    "gated element": (469, 687, 206)
+}  # fmt: skip
 
 
 @pytest.mark.skipif(not torch.__version__.startswith(COUNTED_WITH), reason=f"counted with torch {COUNTED_WITH}")

@@ -13,6 +13,7 @@ from fairseq_diverse.experiments.runs import execution
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import read_summary, stage
 from fairseq_diverse.experiments.tables.load import load_table
+from tests.refusals import refused
 from tests.unit.test_records import RECORD
 
 MODELS = {"text/bpe.codes": "#version: 0.2\na b</w>\n", "text/bpe.vocab.en": "ab 5\n", "text/truecase.en": "ab (5/5)\n"}
@@ -29,7 +30,7 @@ def own_table(tmp_path, table):
     KINDS.pop("copying", None)
 
 
-def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys, output_of):
+def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys, output_of, error_of):
     """Its table is planned, a run of it is carried out with substitutes for fairseq's programs, and shown."""
     texts = ["ein Satz", "noch ein Satz", "der dritte Satz", "Ende"]
     copies = [*texts[:3], "Anfang"]
@@ -70,18 +71,15 @@ def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys, output_o
     assert summary["row"]["generate"] == {"beam": "5"}
     (run.directory / "summary.json").unlink()
     monkeypatch.setattr(KINDS["copying"], "summarize", lambda run, state: {"exakt": 75.0})
-    with pytest.raises(ValueError, match="kind copying: summarize and its type Measured differ: no `exact`"):
-        list(execution.execute(run, {}))
+    refused("kind copying: summarize and its type Measured differ: no `exact`", list, execution.execute(run, {}))
     assert not (run.directory / "summary.json").exists()
     monkeypatch.setattr(KINDS["copying"], "tasks", ("copy",))
-    assert main(["run", own_table, "--dry-run"]) == 2
-    assert "kind copying: tasks: copy: not a task of fairseq; correct it or register it\n" in capsys.readouterr().err
+    assert "kind copying: tasks: copy: not a task of fairseq; correct it or" in error_of("run", own_table, "--dry-run")
 
 
 def test_names_and_tasks_are_of_one_kind():
     for attributes, taken in (({"name": "glue"}, "glue"), ({"name": "new", "tasks": ("masked_lm",)}, "masked_lm")):
-        with pytest.raises(ValueError, match=f"New: {taken}: kind (glue|pretraining) has this name or task"):
-            register_kind(type("New", (Kind,), attributes))
+        refused(f"New: {taken}: kind (glue|pretraining) has this", register_kind, type("New", (Kind,), attributes))
     assert "new" not in KINDS
 
 

@@ -6,66 +6,48 @@ from collections import Counter
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.data.logic import (
-    OPERATORS,
-    RELATIONS,
-    TAUTOLOGY,
-    VARIABLES,
-    random_formula,
-    read_pairs,
-    relation,
-    truth_table,
-    write_corpus,
-)
-from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.data import logic
 from tests.integration.commands import shared_data
 from tests.reference import logic as reference
+from tests.refusals import refusal, refused
 
 
 def operators(formula):
-    return sum(symbol in OPERATORS for symbol in formula)
+    return sum(symbol in logic.OPERATORS for symbol in formula)
 
 
 def test_truth_tables_equal_trying_every_assignment():
     numbers = random.Random(1)
     for count in range(13):
-        formula = random_formula(count, VARIABLES, numbers)
+        formula = logic.random_formula(count, logic.VARIABLES, numbers)
         assert operators(formula) == count
-        worlds = [bool(truth_table(formula) >> number & 1) for number in range(64)]
+        worlds = [bool(logic.truth_table(formula) >> number & 1) for number in range(64)]
         truths = reference.truths(" ".join(formula))  # there the first variable changes slowest
         assert [worlds[int(f"{number:06b}"[::-1], 2)] for number in range(64)] == truths
 
 
-@pytest.mark.parametrize(
-    "text", ["", "( a", "a b", "( a and b )", "( not )", "( a ( and b ) ) )", "g", "( and b )", ")"]
-)
+@pytest.mark.parametrize("text", ["", "( a", "a b", "( a and b )", "( not )", "( a ( and b ) ) )", "g", "( and b )"])
 def test_what_is_not_a_formula_is_refused(text):
-    with pytest.raises(ValueError, match="not a formula"):
-        truth_table(text.split())
+    refused("not a formula", logic.truth_table, text.split())
 
 
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [
-        ("a", "( not ( not a ) )", "="),
-        ("a", "( not a )", "^"),
-        ("( a ( and b ) )", "a", "<"),
-        ("a", "( a ( and b ) )", ">"),
-        ("( a ( and b ) )", "( not a )", "|"),
-        ("( a ( or b ) )", "( not a )", "v"),
+        ("a", "( not ( not a ) )", "="), ("a", "( not a )", "^"), ("( a ( and b ) )", "a", "<"),
+        ("a", "( a ( and b ) )", ">"), ("( a ( and b ) )", "( not a )", "|"), ("( a ( or b ) )", "( not a )", "v"),
         ("a", "b", "#"),
     ],
-)
+)  # fmt: skip
 def test_relations(left, right, expected):
-    assert (
-        relation(truth_table(left.split()), truth_table(right.split())) == expected == reference.relation(left, right)
-    )
+    found = logic.relation(logic.truth_table(left.split()), logic.truth_table(right.split()))
+    assert found == expected == reference.relation(left, right)
 
 
 def test_a_corpus_matches_its_description(tmp_path):
-    mix = write_corpus(tmp_path / "a", 40, seed=3)
-    write_corpus(tmp_path / "b", 40, seed=3)
-    write_corpus(tmp_path / "c", 40, seed=4)
+    mix = logic.write_corpus(tmp_path / "a", 40, seed=3)
+    logic.write_corpus(tmp_path / "b", 40, seed=3)
+    logic.write_corpus(tmp_path / "c", 40, seed=4)
     seen = Counter()
     for count in range(13):
         found = Counter()
@@ -73,9 +55,9 @@ def test_a_corpus_matches_its_description(tmp_path):
             text = (tmp_path / "a" / f"{split}{count}").read_text()
             assert text == (tmp_path / "b" / f"{split}{count}").read_text()
             assert count == 0 or text != (tmp_path / "c" / f"{split}{count}").read_text()
-            for pair in read_pairs(tmp_path / "a" / f"{split}{count}"):
-                tables = [truth_table(side) for side in pair[1:]]
-                assert not {0, TAUTOLOGY} & set(tables) and relation(*tables) == pair.relation
+            for pair in logic.read_pairs(tmp_path / "a" / f"{split}{count}"):
+                tables = [logic.truth_table(side) for side in pair[1:]]
+                assert not {0, logic.TAUTOLOGY} & set(tables) and logic.relation(*tables) == pair.relation
                 assert max(operators(pair.left), operators(pair.right)) == count
                 assert pair.relation == reference.relation(" ".join(pair.left), " ".join(pair.right))
                 found[pair.relation] += 1
@@ -93,20 +75,17 @@ def test_balance(tmp_path, capsys):
     assert all(lines[count + 1] == [str(count), "35", *["14.3%"] * 7] for count in (2, 6, 12))
 
 
-def test_the_command(tmp_path, capsys, output_of):
+def test_the_command(tmp_path, output_of, error_of):
     lines = output_of("logic", "--out", tmp_path / "data", "--pairs", "20").splitlines()
-    assert lines[0].split() == ["operators", "pairs", *RELATIONS] and len(lines) == 15
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted(
-        ["logic.json", *(f"{split}{count}" for split in ("train", "test") for count in range(13))]
-    )
-    assert main(["logic", "--out", str(tmp_path), "--pairs", "0"]) == 2
-    assert "--pairs 0: at least 2, one to train on and one to test" in capsys.readouterr().err
+    assert lines[0].split() == ["operators", "pairs", *logic.RELATIONS] and len(lines) == 15
+    names = [f"{split}{count}" for split in ("train", "test") for count in range(13)]
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {"logic.json", *names}
+    assert "--pairs 0: at least 2, one to train on and one to" in error_of("logic", "--out", tmp_path, "--pairs", "0")
 
 
 def test_files_of_another_program_are_kept(tmp_path):
     (tmp_path / "test3").write_text("original")
-    with pytest.raises(ValueError, match="test3: exists, and another program wrote it; give another --out"):
-        write_corpus(tmp_path, 20)
+    refused("test3: exists, and another program wrote it; give another --out", logic.write_corpus, tmp_path, 20)
     assert [path.name for path in tmp_path.iterdir()] == ["test3"]
 
 
@@ -119,17 +98,15 @@ def test_files_of_another_program_are_kept(tmp_path):
 )
 def test_a_wrong_line_is_named(tmp_path, line, message):
     (tmp_path / "train0").write_text(f"=\ta\ta\n{line}\n")
-    with pytest.raises(UserError) as error:
-        read_pairs(tmp_path / "train0")
-    assert f"{tmp_path}/train0, line 2: " in str(error.value) and message in str(error.value)
+    error = refusal(logic.read_pairs, tmp_path / "train0")
+    assert f"{tmp_path}/train0, line 2: " in error and message in error
 
 
 def test_an_empty_file_is_named_and_never_written(tmp_path):
-    write_corpus(tmp_path / "data", 2)
-    assert all(read_pairs(tmp_path / "data" / f"{split}{n}") for split in ("train", "test") for n in range(13))
+    logic.write_corpus(tmp_path / "data", 2)
+    assert all(logic.read_pairs(tmp_path / "data" / f"{split}{n}") for split in ("train", "test") for n in range(13))
     (tmp_path / "test1").write_text("")
-    with pytest.raises(UserError, match="test1: empty; create it with `fairseq-diverse logic"):
-        read_pairs(tmp_path / "test1")
+    refused("test1: empty; create it with `fairseq-diverse logic", logic.read_pairs, tmp_path / "test1")
 
 
 @pytest.mark.integration
@@ -139,9 +116,9 @@ def test_every_relation_of_the_original_files_is_ours():
     counts = Counter()
     for split in ("train", "test"):
         for count in range(13):
-            for pair in read_pairs(data / f"{split}{count}"):
-                tables = [truth_table(side) for side in pair[1:]]
-                assert relation(*tables) == pair.relation and not {0, TAUTOLOGY} & set(tables)
+            for pair in logic.read_pairs(data / f"{split}{count}"):
+                tables = [logic.truth_table(side) for side in pair[1:]]
+                assert logic.relation(*tables) == pair.relation and not {0, logic.TAUTOLOGY} & set(tables)
                 assert min(12, max(operators(pair.left), operators(pair.right))) == count
                 counts[split, pair.relation == "#"] += 1
     assert sum(counts.values()) == 249_069

@@ -15,9 +15,9 @@ from fairseq_diverse.attention.kernels import interacting as kernel
 from fairseq_diverse.attention.mechanisms.talking import TalkingHeads
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.attention.settings import AttentionShape
-from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model
 from tests.reference import heads as reference
+from tests.refusals import refused
 from tests.unit.test_triton import kept_weights as kept_in_triton
 
 B, H, T, S, D = 2, 3, 4, 5, 2
@@ -56,9 +56,8 @@ def test_interacting_equals_the_loop(mask, key_width, combine):
         everything = everything.clone()
         everything[1, 0] = True
     arguments = (x.tolist() for x in (q, k, v, everything))
-    expected, maps = zip(
-        *(reference.interacting_attention(*one, combine) for one in zip(*arguments, strict=True)), strict=True
-    )
+    pairs = (reference.interacting_attention(*one, combine) for one in zip(*arguments, strict=True))
+    expected, maps = zip(*pairs, strict=True)
     got = interacting_attention(q, k, v, allowed, combine)
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
     weights = interacting_weights(q, k, allowed)
@@ -130,10 +129,8 @@ def mixed(x: np.ndarray) -> np.ndarray:
 def kept_weights(seed: int, sentences: int, heads: int, queries: int, keys: int, share: float) -> torch.Tensor:
     """(B, H of keys, H of queries, T, S) True where the C kernel keeps a weight."""
     b, j, i, t, s = np.ogrid[:sentences, :heads, :heads, :queries, :keys]
-    low, high, head, query, key = (
-        x.astype(np.uint32)
-        for x in (np.array(seed & 0xFFFFFFFF), np.array(seed >> 32), b * heads + j, t * heads + i, s)
-    )
+    low, high = np.array(seed & 0xFFFFFFFF), np.array(seed >> 32)
+    low, high, head, query, key = (x.astype(np.uint32) for x in (low, high, b * heads + j, t * heads + i, s))
     with np.errstate(over="ignore"):
         stream = mixed(low ^ mixed(high + mixed(head)))
         bits = mixed(mixed(query * np.uint32(0x9E3779B9) + stream) + key * np.uint32(0x85EBCA6B))
@@ -333,7 +330,5 @@ def test_padded_keys_do_not_change_talking_heads():
 
 
 def test_position_disagreement_of_interacting_heads_is_refused():
-    with pytest.raises(UserError, match="--disagreement position: interacting has no map per head"):
-        build_model({"interacting": "sum"})(
-            **batch(), attention_request=AttentionRequest(("output", "position"), "cross")
-        )
+    model, request = build_model({"interacting": "sum"}), AttentionRequest(("output", "position"), "cross")
+    refused("--disagreement position: interacting has no map per head", model, **batch(), attention_request=request)

@@ -125,14 +125,12 @@ def test_published_figures_are_drawn_without_runs(tmp_path, capsys):
 
 
 def test_a_table_of_grids_names_best(tmp_path, capsys):
-    (tmp_path / "t.yaml").write_text(
-        "title: t\ndata: multi30k_en_de\nsize: tiny\nrows: {a: {grid: {lr: [0.001, 0.002]}}}\n"
-    )
+    row = "title: t\ndata: multi30k_en_de\nsize: tiny\nrows: {a: {grid: {lr: [0.001, 0.002]}}}\n"
+    (tmp_path / "t.yaml").write_text(row)
     for more, named in (([], True), (["--best"], False)):
         assert main(["report", str(tmp_path / "t.yaml"), "--runs", str(tmp_path), *more]) == 0
-        assert (
-            capsys.readouterr().err.endswith("give the same flags here; --best shows one point of each grid\n") == named
-        )
+        said = "give the same flags here; --best shows one point of each grid\n"
+        assert capsys.readouterr().err.endswith(said) == named
 
 
 def test_words_are_the_text():
@@ -160,12 +158,9 @@ def test_differences_to_the_reference(text, reference, expected):
     assert compare(text, {"reference": reference}) == whole
 
 
-def test_frequent_words_of_a_long_text_are_compared():
+def test_frequent_words_are_compared_and_two_texts_kept_apart():
     text = " a b" * 200
     assert compare(f"x{text}", {"reference": f"y{text}"}) == [Part("x", ("reference",), {}), Part(text, (), {})]
-
-
-def test_differences_to_two_texts_are_kept_apart():
     text, reference, baseline = "ein alter Hund bellt laut", "ein Hund bellt", "ein alter Hund singt sehr laut"
     parts = compare(text, {"reference": reference, "baseline": baseline})
     assert "".join(part.text for part in parts) == text

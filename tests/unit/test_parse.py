@@ -26,6 +26,7 @@ from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parse, parsers
 from fairseq_diverse.syntax.parse import EMPTY, Job, parse_lines
 from fairseq_diverse.syntax.trees import read_brackets, read_conllu
+from tests.refusals import refusal, refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,8 +105,7 @@ def test_parts_of_another_job_are_refused(tmp_path):
     parse._take_over(tmp_path / "parts", other)  # nothing was parsed yet
     parse._take_over(tmp_path / "parts", job)
     (tmp_path / "parts/0000000000.json").write_text("[]")
-    with pytest.raises(UserError, match=r"parts: holds parts of another text, parser or shard; delete it"):
-        parse._take_over(tmp_path / "parts", other)
+    refused(r"parts: holds parts of another text, parser or shard;", parse._take_over, tmp_path / "parts", other)
 
 
 def test_a_text_is_measured_as_if_it_were_in_memory(tmp_path):
@@ -116,8 +116,7 @@ def test_a_text_is_measured_as_if_it_were_in_memory(tmp_path):
     (tmp_path / "text").write_bytes(b"a b\r\r\nc d\r\r\n")
     assert parse._measure(tmp_path / "text")[0] == 2
     (tmp_path / "text").write_bytes(b"a b\rc d\r")
-    with pytest.raises(UserError, match="text: its lines end with a carriage return alone"):
-        parse._measure(tmp_path / "text")
+    refused("text: its lines end with a carriage return alone", parse._measure, tmp_path / "text")
 
 
 def test_finished_trees_of_another_text_or_parser_are_not_taken_for_those_asked_for(tmp_path):
@@ -130,8 +129,7 @@ def test_finished_trees_of_another_text_or_parser_are_not_taken_for_those_asked_
     other_shard = {"shard": {"text": "other", "lines": [0, 1]}}
     for change, said in ((other_shard, "of another text"), ({"model": "/there/other"}, "of model other")):
         parse.record_path(out).write_text(json.dumps(asked | change))
-        with pytest.raises(UserError, match=rf"out: there already, but {said}; delete it to parse again, or give"):
-            parse.refuse_other(out, text, asked)
+        refused(rf"out: there already, but {said}; delete it to parse again", parse.refuse_other, out, text, asked)
 
 
 def write_shards(tmp_path, **other):
@@ -195,8 +193,7 @@ def test_shards_of_different_texts_parsers_or_lines_are_not_joined(tmp_path):
             parse.join_shards(tmp_path / "out", 3)
         assert not (tmp_path / "out").exists() and (tmp_path / "out.1-of-3").exists()
     (tmp_path / "out.2-of-3.json").write_text('{"kind": "constituency", "versions": {}}')
-    with pytest.raises(UserError, match=r"out\.2-of-3\.json: not of a shard; delete .*out\.2-of-3 and"):
-        parse.join_shards(tmp_path / "out", 3)
+    refused(r"out\.2-of-3\.json: not of a shard; delete .*out\.2-of-3 and", parse.join_shards, tmp_path / "out", 3)
 
 
 def test_shards_that_another_process_joins_stop_no_other_split(tmp_path, monkeypatch, capsys):
@@ -407,25 +404,18 @@ def test_a_benepar_folder_never_runs_code_for_any_input(checked, tmp_path, monke
         monkeypatch.setattr(parsers, "CODE", ())
     stdin = io.StringIO("y\n" * 9)
     monkeypatch.setattr(sys, "stdin", stdin)
-    with pytest.raises(UserError) as caught:
-        parsers.load_parser("constituency", "benepar", str(folder), "en", "--constituency-model")
+    caught = refusal(parsers.load_parser, "constituency", "benepar", str(folder), "en", "--constituency-model")
     assert not (folder / "ran").exists() and stdin.tell() == 0
-    assert str(caught.value).startswith(f"--constituency-model {folder}")
-    assert ("auto_map asks for code from elsewhere, which is never run" in str(caught.value)) == checked
+    assert caught.startswith(f"--constituency-model {folder}")
+    assert ("auto_map asks for code from elsewhere, which is never run" in caught) == checked
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "bert", "deep": [{"auto_map": {}}]},
-        {"model_type": "bert", "_attn_implementation": "someone/kernel"},
-    ],
-)
-def test_code_is_found_anywhere_in_a_configuration(config, tmp_path):
+@pytest.mark.parametrize("more", [{"deep": [{"auto_map": {}}]}, {"_attn_implementation": "someone/kernel"}])
+def test_code_is_found_anywhere_in_a_configuration(more, tmp_path):
     folder = benepar_folder(tmp_path / "m", model_type="bert", benepar={})
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: \w+ asks for code from elsewhere"):
-        parsers.load_parser("constituency", "benepar", str(folder), "en")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_type": "bert"} | more))
+    said = r"tokenizer_config\.json: \w+ asks for code from elsewhere"
+    refused(said, parsers.load_parser, "constituency", "benepar", str(folder), "en")
 
 
 @pytest.mark.parametrize("content", [None, b"PK\x03\x04 cut"])
@@ -433,10 +423,9 @@ def test_damaged_weights_of_benepar_are_one_line_and_a_pickle_does_not_run(conte
     folder = benepar_folder(tmp_path / "m", model_type="bert", benepar={"hparams": {}})
     if content is not None:
         (folder / "benepar_model.bin").write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        parsers.load_parser("constituency", "benepar", str(folder), "en")
-    assert str(caught.value).startswith(f"--model {folder}: benepar cannot load it (")
-    assert "\n" not in str(caught.value) and not (folder / "ran").exists()
+    caught = refusal(parsers.load_parser, "constituency", "benepar", str(folder), "en")
+    assert caught.startswith(f"--model {folder}: benepar cannot load it (")
+    assert not (folder / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -477,8 +466,7 @@ def test_a_name_never_loads_a_package_or_folder_that_is_not_a_model(name, tmp_pa
     ],
 )
 def test_a_record_names_parsers_by_name_or_absolute_path(found, message):
-    with pytest.raises(UserError, match=f"^x/preprocess.json: .*{message}"):
-        parsers.recorded_parsers({"parsers": found}, "x/preprocess.json")
+    refused(f"^x/preprocess.json: .*{message}", parsers.recorded_parsers, {"parsers": found}, "x/preprocess.json")
 
 
 # --- stopped and damaged ---
@@ -524,12 +512,11 @@ def test_a_process_that_dies_is_one_line():
 def test_a_job_that_parsed_nothing_leaves_nothing(monkeypatch, tmp_path):
     """As with a model that is not installed."""
 
-    def refused(*_, **more):
+    def failing(*_, **more):
         raise UserError("no such model")
 
-    monkeypatch.setattr(parse, "parallel_map", refused)
-    with pytest.raises(UserError, match="no such model"):
-        parse_text(tmp_path)
+    monkeypatch.setattr(parse, "parallel_map", failing)
+    refused("no such model", parse_text, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
@@ -539,5 +526,4 @@ def test_a_damaged_part_is_named(name, tmp_path):
     (tmp_path / "out.parts/0000000000.json").write_text("[]" if name == "job.json" else "[[")
     if name == "job.json":
         (tmp_path / "out.parts/job.json").write_text("{")
-    with pytest.raises(UserError, match=f"out.parts/{name}: damaged; delete it and start again"):
-        parse_text(tmp_path)
+    refused(f"out.parts/{name}: damaged; delete it and start again", parse_text, tmp_path)

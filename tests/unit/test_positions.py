@@ -16,6 +16,7 @@ from fairseq_diverse.attention.functional import (
     rotate,
 )
 from tests.reference import positions as reference
+from tests.refusals import refused
 
 B, H, T, S, D, N, C = 2, 3, 4, 6, 8, 9, 5
 
@@ -129,8 +130,7 @@ def test_weights_of_a_synthesizer(kind):
 
 def test_a_sentence_longer_than_the_positions_of_a_synthesizer():
     attention = StandaloneAttention(C * H, H, mechanisms={"synthesizer": {"kind": "dense", "positions": S}}).double()
-    with pytest.raises(ValueError, match="--synthesizer-positions 6: a sentence has 7 tokens; set it higher"):
-        attention.attend(*3 * [drawn(B, S + 1, C * H)], None)
+    refused("--synthesizer-positions 6: a sentence has 7", attention.attend, *3 * [drawn(B, S + 1, C * H)], None)
 
 
 def test_logits_are_added_from_layer_to_layer():

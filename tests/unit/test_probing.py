@@ -18,22 +18,16 @@ from fairseq_diverse.tasks.classification import SentenceProbing, SentenceProbin
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
 from fairseq_diverse.toy.trees import leaf, phrase
 from tests.cases import build_model, dictionary
+from tests.refusals import refused
 
 NP = phrase("NP", ("det", leaf("DT", "The")), ("head", leaf("NNS", "dogs")))
 VP = phrase("VP", ("head", leaf("VBD", "chased")), ("obj", phrase("NP", ("head", leaf("NNP", "Ida")))))
 STOP = ("punct", leaf(".", "."))
 SENTENCE = phrase("S", ("nsubj", NP), ("head", VP), STOP)
-RAIN = phrase(
-    "S", ("nsubj", phrase("NP", ("head", leaf("PRP", "it")))), ("head", phrase("VP", ("head", leaf("VBZ", "rains"))))
-)
-BOTH = phrase(
-    "S",
-    ("head", phrase("S", ("nsubj", NP), ("head", VP))),
-    ("punct", leaf(",", ",")),
-    ("cc", leaf("CC", "and")),
-    ("conj", RAIN),
-    STOP,
-)
+IT_RAINS = ("nsubj", phrase("NP", ("head", leaf("PRP", "it")))), ("head", phrase("VP", ("head", leaf("VBZ", "rains"))))
+RAIN = phrase("S", *IT_RAINS)
+AND = ("punct", leaf(",", ",")), ("cc", leaf("CC", "and"))
+BOTH = phrase("S", ("head", phrase("S", ("nsubj", NP), ("head", VP))), *AND, ("conj", RAIN), STOP)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +50,9 @@ def test_labels_of_a_sentence(probes):
     assert probes["subj_number"](SENTENCE) == ("NNS", text)
     assert probes["obj_number"](SENTENCE) is None  # a name has no number
     assert probes["subj_number"](phrase("S", ("head", RAIN), STOP)) is None
+    conjunct = ("conj", phrase("NP", ("head", leaf("NN", "cat"))))
+    both = phrase("NP", ("head", NP), ("cc", leaf("CC", "and")), conjunct)
+    assert probes["subj_number"](phrase("S", ("nsubj", both), ("head", VP), STOP)) is None
 
 
 def test_only_the_main_clause_gives_its_tense():
@@ -69,27 +66,17 @@ def test_only_the_main_clause_gives_its_tense():
     assert past_present(phrase("S", ("advcl", rains), subject, ("head", had)))[0] == "PAST"
 
 
-def test_nouns_joined_by_and_have_no_number(probes):
-    conjunct = ("conj", phrase("NP", ("head", leaf("NN", "cat"))))
-    both = phrase("NP", ("head", NP), ("cc", leaf("CC", "and")), conjunct)
-    assert probes["subj_number"](phrase("S", ("nsubj", both), ("head", VP), STOP)) is None
-
-
 def test_changed_sentences(probes):
     text = "The dogs chased Ida ."
     shifted = drawn(probes["bigram_shift"], SENTENCE)
     assert set(shifted) == {("O", text), ("I", "The chased dogs Ida ."), ("I", "The dogs Ida chased .")}
     odd = drawn(probes["odd_man_out"], SENTENCE)
-    assert odd["O", text] and all(
-        label == "O" or sum(a != b for a, b in zip(other.split(), text.split(), strict=True)) == 1
-        for label, other in odd
-    )
+    changed = [(label, sum(a != b for a, b in zip(other.split(), text.split(), strict=True))) for label, other in odd]
+    assert odd["O", text] and all(label == "O" or count == 1 for label, count in changed)
     assert {label for label, _ in odd} == {"O", "C"}
     inverted = drawn(probes["coordination_inversion"], BOTH)
-    assert set(inverted) == {
-        ("O", "The dogs chased Ida , and it rains ."),
-        ("I", "It rains , and the dogs chased Ida ."),
-    }
+    both = "The dogs chased Ida , and it rains .", "It rains , and the dogs chased Ida ."
+    assert set(inverted) == set(zip("OI", both, strict=True))
     assert probes["coordination_inversion"](SENTENCE) is None
 
 
@@ -137,8 +124,7 @@ def test_the_command(tmp_path, capsys, error_of):
 def test_wrong_files_are_named(tmp_path, text, message):
     if text is not None:
         (tmp_path / "tree_depth.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UserError, match=message):
-        read_probing(tmp_path, "tree_depth")
+    refused(message, read_probing, tmp_path, "tree_depth")
 
 
 def test_splits_have_sentevals_names(tmp_path):
@@ -166,17 +152,16 @@ def test_the_task_reads_words_and_labels(folder):
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="tree_depth"))
     examples = read_probing(folder, "tree_depth")
     known = {word for example in examples["train"] for word in example.words}
-    assert task.dictionary.symbols[task.dictionary.nspecial :] == sorted(
-        known, key=lambda word: (-sum(e.words.count(word) for e in examples["train"]), word)
-    )
+    counts = Counter(word for example in examples["train"] for word in example.words)
+    ordered = sorted(known, key=lambda word: (-counts[word], word))
+    assert task.dictionary.symbols[task.dictionary.nspecial :] == ordered
     for split, found in examples.items():
         task.load_dataset(split)
         dataset = task.dataset(split)
         assert [task.labels[label] for label in dataset.labels] == [example.label for example in found]
         shown = [task.dictionary.string(tokens, unk_string="?") for (tokens,) in dataset.inputs]
         assert shown == [" ".join(word if word in known else "?" for word in example.words) for example in found]
-    with pytest.raises(UserError, match="dev: sentence_probing has the splits train, valid, test"):
-        task.load_dataset("dev")
+    refused("dev: sentence_probing has the splits train, valid, test", task.load_dataset, "dev")
     for flags in ({"from_checkpoint": "x"}, {"checkpoint_data": "x"}):
         with pytest.raises(UserError, match="--from-checkpoint and --checkpoint-data: give both, or neither"):
             SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), **flags))
@@ -250,21 +235,15 @@ def test_the_checkpoint_of_a_probe_is_complete(folder):
     task.pretrained = lambda: pytest.fail("the trained model is read again")
     again = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
     again.load_state_dict(state)
-    assert again.frozen and all(
-        map(torch.equal, again.encoder.state_dict().values(), trained.encoder.state_dict().values())
-    )
+    states = (model.encoder.state_dict().values() for model in (again, trained))
+    assert again.frozen and all(map(torch.equal, *states))
     task.pretrained = lambda: trained
-    for arch, flags, flag in (
-        ("li2021_probing_aggregation", {}, "--routing"),
-        ("li2021_probing", {"evolving_on": "encoder"}, "--evolving-on"),
-    ):
-        with pytest.raises(UserError, match=f"--from-checkpoint: the encoder is probed as .* leave out {flag}"):
-            build(task, arch, **flags)
-    with pytest.raises(UserError, match="--encoder-layers-to-keep: the encoder is probed as it was trained; leave the"):
-        build(task, "li2021_probing", encoder_layers_to_keep="0")
+    evolving = "li2021_probing", {"evolving_on": "encoder"}, "--evolving-on"
+    for arch, flags, flag in (("li2021_probing_aggregation", {}, "--routing"), evolving):
+        refused(f"--from-checkpoint: the encoder is probed as .* leave out {flag}", build, task, arch, **flags)
+    refused("--encoder-layers-to-keep: the encoder is", build, task, "li2021_probing", encoder_layers_to_keep="0")
     task.cfg.from_checkpoint = "x"
-    with pytest.raises(UserError, match="--from-checkpoint: the encoder is not trained; use --criterion"):
-        task.build_criterion(Namespace(_name="classification_with_disagreement"))
+    refused("encoder is not trained; use", task.build_criterion, Namespace(_name="classification_with_disagreement"))
 
 
 @pytest.mark.parametrize("mechanism", [{"talking": "both"}, {"interacting": "sum"}, {"qk_head_dim": 12}])
@@ -275,10 +254,8 @@ def test_mechanisms_are_on_the_encoder_by_default(folder, mechanism):
 
 def test_models_and_criterions_not_for_classification_are_refused(folder):
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
-    with pytest.raises(UserError, match="--arch zhang2021_dea: is not a classifier; use li2021_logic, li2021_probing"):
-        task.build_model(Namespace(arch="zhang2021_dea"))
-    with pytest.raises(UserError, match="--criterion cross_entropy: this task needs classification"):
-        task.build_criterion(Namespace(_name="cross_entropy"))
+    refused("--arch zhang2021_dea: is not a classifier; use", task.build_model, Namespace(arch="zhang2021_dea"))
+    refused("--criterion cross_entropy: this task needs", task.build_criterion, Namespace(_name="cross_entropy"))
 
 
 def test_the_tokens_of_the_penn_treebank_become_those_of_the_data(folder):

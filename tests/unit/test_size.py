@@ -41,14 +41,9 @@ def test_plain_sizes_of_wang_2021_table_5(arch, count, flops):
 
 @pytest.mark.parametrize(
     ("placement", "layers", "published"),
-    [
-        ("encoder:1-2", 2, 4.2),
-        ("encoder:1-3", 3, 6.3),
-        ("encoder", 6, 12.6),
-        ("encoder,cross", 12, 25.2),
-        ("encoder,decoder,cross", 18, 37.8),
-    ],
-)
+    [("encoder:1-2", 2, 4.2), ("encoder:1-3", 3, 6.3), ("encoder", 6, 12.6), ("encoder,cross", 12, 25.2),
+     ("encoder,decoder,cross", 18, 37.8)],
+)  # fmt: skip
 def test_parameters_of_routing_in_li_2021_tables_3_and_4(placement, layers, published):
     width, heads = 512, 8
     votes = 2 * width + (width * width + width) + (width * heads * width + heads * width)  # LayerNorm, W1, W2
@@ -176,10 +171,8 @@ def test_flops_by_hand():
     self_attention, cross_attention = 4 * t * d * d + 2 * t * t * d, 2 * (t + s) * d * d + 2 * t * s * d
     decoder_layer = self_attention + cross_attention + 2 * t * d * 28 + 3 * t * d + 2 * t * d
     # beside the layers: scaled embeddings, zeroed padding, and position numbers, which are zero at padding
-    expected = {
-        "encoder": 2 * (2 * encoder_layer + s * d + (s + s * d) + s),
-        "decoder": 2 * (3 * decoder_layer + t * d + t),
-    }
+    encoder = 2 * (2 * encoder_layer + s * d + (s + s * d) + s)
+    expected = {"encoder": encoder, "decoder": 2 * (3 * decoder_layer + t * d + t)}
     assert count_flops(model, s, t) == expected
 
 
@@ -222,9 +215,8 @@ def test_the_vocabulary_counts_in_the_total_only():
 
 
 def test_every_model_flag_reaches_the_model(output_of):
-    flags = (
-        "--arch diverse_transformer_tiny --routing simple --routing-on cross:1 --encoder-layers 3 --json --vocabulary 9"
-    )
+    flags = "--arch diverse_transformer_tiny --routing simple --routing-on cross:1 --json --vocabulary 9"
+    flags += " --encoder-layers 3"
     size = json.loads(output_of("size", *flags.split()))
     expected = parameters("diverse_transformer_tiny", routing="simple", routing_on="cross:1", encoder_layers=3)
     assert size["parameters"]["without_embeddings"] == expected and size["vocabulary"] == 9
@@ -255,10 +247,7 @@ def test_a_row_of_a_table_is_measured(output_of):
         ("--arch diverse_transformer_tiny --target-length 2000", "--target-length 2000: from 1 to 1024"),
         ("--arch diverse_transformer_tiny --target-length 0", "--target-length 0: from 1 to 1024"),
         ("--arch diverse_transformer_tiny --encoder-embed-dim 63", "--encoder-attention-heads 2: must divide the"),
-        (
-            "--arch diverse_transformer_tiny --routing em --routing-on encoder:9",
-            "--routing-on 'encoder:9': layer 9 of encoder",
-        ),
+        ("--arch diverse_transformer_tiny --routing em --routing-on encoder:9", "--routing-on 'encoder:9': layer 9"),
     ],
 )
 def test_user_errors_are_one_line(flags, message, error_of):
@@ -267,9 +256,8 @@ def test_user_errors_are_one_line(flags, message, error_of):
 
 def test_the_architectures_that_are_known_before_fairseq_is():
     own = {name for name, size in ARCH_CONFIG_REGISTRY.items() if size.__module__ == architectures.__name__}
-    assert len(ARCHITECTURES) > 50 and {*ARCHITECTURES} == {
-        name for name in own if not re.match("li2021_(logic|probing)|.*_rationales", name)
-    }
+    known = {name for name in own if not re.match("li2021_(logic|probing)|.*_rationales", name)}
+    assert len(ARCHITECTURES) > 50 and {*ARCHITECTURES} == known
 
 
 def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys, error_of, output_of):

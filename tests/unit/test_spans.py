@@ -14,6 +14,7 @@ from fairseq_diverse.tasks.text_to_text import SpanCorruptionTask, Spans
 from fairseq_diverse.testing import models
 from tests.cases import build_model
 from tests.reference import spans as reference
+from tests.refusals import refused
 
 EOS = 2
 
@@ -114,7 +115,6 @@ def task(words, **settings):
 def test_a_dictionary_without_sentinels_and_too_long_texts_are_refused():
     without = Dictionary()
     without.add_symbol("word")
-    with pytest.raises(UserError, match=r"DATA/dict.txt: the last word is word, not the sentinel <extra_id_0>"):
-        task(without).load_dataset("train")
+    refused(r"DATA/dict.txt: the last word is word, not the sentinel <extra_id_0>", task(without).load_dataset, "train")
     with pytest.raises(UserError, match="--tokens-per-sample 4096: has 205 spans, but there are 100 sentinels"):
         task(dictionary(), tokens_per_sample=4096).load_dataset("train")

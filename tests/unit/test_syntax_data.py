@@ -18,22 +18,17 @@ from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
+from tests.refusals import refused
 
 LINES = ["the l@@ ittle dog", "", "it runs", "&apos;s ( x@@ -@@ y )", "two roots"]
 CONLLU = [
-    [("the", 3), ("little", 3), ("dog", 0)],
-    [],
-    [("it", 2), ("runs", 0)],
-    [("'s", 0), ("(", 3), ("x-y", 1), (")", 3)],
-    [("two", 0), ("roots", 0)],
-]
+    [("the", 3), ("little", 3), ("dog", 0)], [], [("it", 2), ("runs", 0)], [("'s", 0), ("(", 3), ("x-y", 1), (")", 3)],
+    [("two", 0), ("roots", 0)]
+]  # fmt: skip
 PTB = [
-    "(S (NP (DT the) (JJ little) (NN dog)))",
-    "",
-    "(S (NP (PRP it)) (VP (VBZ runs)))",
-    "(S (X 's) (X -LRB-) (X x-y) (X -RRB-))",
-    "(S (X two) (X roots))",
-]
+    "(S (NP (DT the) (JJ little) (NN dog)))", "", "(S (NP (PRP it)) (VP (VBZ runs)))",
+    "(S (X 's) (X -LRB-) (X x-y) (X -RRB-))", "(S (X two) (X roots))"
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -91,20 +86,9 @@ def test_words_of(pieces, subwords, words, counts):
 
 
 ESCAPES = {
-    "-LRB-": "(",
-    "a(b": "a(b",
-    "''": '"',
-    "&apos;s": "'s",
-    "&#91;": "[",
-    "@-@": "-",
-    "``": '"',
-    "`": "'",
-    "ﬁ": "fi",
-    "a&b": "a&b",
-    "1\\/2\\*": "1/2*",
-    "&amp;lt;": "<",
-    "&amp;amp;#91;": "[",
-}
+    "-LRB-": "(", "a(b": "a(b", "''": '"', "&apos;s": "'s", "&#91;": "[", "@-@": "-", "``": '"', "`": "'", "ﬁ": "fi",
+    "a&b": "a&b", "1\\/2\\*": "1/2*", "&amp;lt;": "<", "&amp;amp;#91;": "["
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("word", "expected"), ESCAPES.items())
@@ -140,8 +124,7 @@ def test_multiword_tokens_are_words_where_the_text_has_them(text, heads, files):
     (graph,) = SyntaxDataset(str(prefix), ("dependency",))
     assert graph[1:-1, 1].tolist() == heads
     path.write_text(f"{text.replace('im', 'am').replace('dem', 'der')}\n")
-    with pytest.raises(ValueError, match=r"x.conllu: sentence 1 is not line 1 of"):
-        binarize(prefix, path, dependency, None, "subword-nmt")
+    refused(r"x.conllu: sentence 1 is not line 1 of", binarize, prefix, path, dependency, None, "subword-nmt")
 
 
 def test_project_keeps_every_relation_of_a_word():
@@ -151,16 +134,13 @@ def test_project_keeps_every_relation_of_a_word():
 
 def test_what_is_missing_is_named(files):
     prefix, text, dependency, _ = files
-    with pytest.raises(UserError, match=r"train.en-de.en.syntax.json: missing, and this model needs dependency trees"):
-        SyntaxDataset(str(prefix), ("dependency",))
+    refused("syntax.json: missing, and this model needs dependency trees", SyntaxDataset, str(prefix), ("dependency",))
     binarize(prefix, text, dependency, None, "subword-nmt")
-    with pytest.raises(UserError, match=r"has dependency trees only; this model needs dependency and constituency"):
-        SyntaxDataset(str(prefix), ("dependency", "constituency"))
+    refused("needs dependency and constituency", SyntaxDataset, str(prefix), ("dependency", "constituency"))
     write_source(prefix, [3] * 5)
-    with pytest.raises(UserError, match="belongs to another source than"):
-        SyntaxDataset(str(prefix), ("dependency",))
-    with pytest.raises(UserError, match=r"train.en-de.de.* --source-lang de --target-lang en --dependency FILES"):
-        SyntaxDataset(str(prefix.with_suffix(".de")), ("dependency",))
+    refused("belongs to another source than", SyntaxDataset, str(prefix), ("dependency",))
+    missing = "--source-lang de --target-lang en --dependency FILES"
+    refused(missing, SyntaxDataset, str(prefix.with_suffix(".de")), ("dependency",))
 
 
 def replaced(old, new):
@@ -186,8 +166,7 @@ def test_files_that_do_not_match_are_refused_and_nothing_is_written(files, file,
     prefix, *paths = files
     change(paths[file])
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=message):
-        binarize(prefix, *paths, "subword-nmt")
+    refused(message, binarize, prefix, *paths, "subword-nmt")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -197,8 +176,7 @@ def test_files_that_do_not_match_are_refused_and_nothing_is_written(files, file,
 def test_text_and_trees_of_another_number_of_lines_than_the_data_are_refused(files, sentences, message):
     prefix, *paths = files
     write_source(prefix, [len(line.split()) + 1 for line in [*LINES, "one more"][:sentences]])
-    with pytest.raises(ValueError, match=message):
-        binarize(prefix, *paths, "subword-nmt")
+    refused(message, binarize, prefix, *paths, "subword-nmt")
 
 
 def test_trees_from_files_are_counted_over_all_calls(files):
@@ -206,8 +184,7 @@ def test_trees_from_files_are_counted_over_all_calls(files):
     live = LiveTrees(("dependency",), {}, {"dependency": dependency}, "subword-nmt")
     trees, unparsed = live(LINES[:2], LINES[:2])
     assert [len(tree) for tree in trees] == [5, 1] and unparsed == [1]
-    with pytest.raises(UserError, match="sentence 4 is not that line of the input"):
-        live(LINES[2:4], [LINES[2], "other"])
+    refused("sentence 4 is not that line of the input", live, LINES[2:4], [LINES[2], "other"])
 
 
 class Killed(BaseException):
@@ -281,10 +258,7 @@ def test_a_damaged_description_is_named(files, content):
     path = prefix.with_name(f"{prefix.name}.syntax.json")
     path.write_text(content, encoding="latin-1")
     for call in (lambda: SyntaxDataset(str(prefix), ("dependency",)), lambda: available_trees(prefix)):
-        with pytest.raises(
-            UserError, match=f"^{path}: damaged, or not written by fairseq-diverse binarize-syntax; run it again$"
-        ):
-            call()
+        refused(f"^{path}: damaged, or not written by fairseq-diverse binarize-syntax; run it again$", call)
 
 
 @pytest.mark.parametrize("ending", ["bin", "idx"])
@@ -294,15 +268,16 @@ def test_damaged_trees_are_named(files, ending, change):
     binarize(prefix, text, dependency, None, "subword-nmt")
     path = prefix.with_name(f"{prefix.name}.syntax.{ending}")
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(UserError, match=f"^{path}: "):
-        SyntaxDataset(str(prefix), ("dependency",))
+    refused(f"^{path}: ", SyntaxDataset, str(prefix), ("dependency",))
 
 
-def test_trees_of_the_first_versions_have_no_digest(files):
+def test_the_record_lists_the_kinds_of_trees_and_in_the_first_versions_no_digest(files):
     prefix, text, dependency, _ = files
     binarize(prefix, text, dependency, None, "subword-nmt")
     path = prefix.with_name(f"{prefix.name}.syntax.json")
     record = json.loads(path.read_text())
+    assert record["kinds"] == ["dependency"] and record["sentences"] == 5
+    assert record["unparsed"] == {"dependency": [2, 5]}
     path.write_text(json.dumps({key: value for key, value in record.items() if key != "digest"}))
     assert len(SyntaxDataset(str(prefix), ("dependency",))) == 5
 
@@ -325,12 +300,3 @@ def test_batches_carry_the_trees_of_their_sentences(files, left):
         real = batch["net_input"]["src_tokens"][row] != words.pad()
         assert torch.equal(batch["net_input"]["source_trees"][row][real], trees[index])
         assert (batch["net_input"]["source_trees"][row][~real] == torch.tensor([-1, -1, 0, 0, 0])).all()
-
-
-def test_the_record_lists_the_kinds_of_trees(files):
-    prefix, text, dependency, _ = files
-    binarize(prefix, text, dependency, None, "subword-nmt")
-    record = json.loads(prefix.with_name(f"{prefix.name}.syntax.json").read_text())
-    assert (
-        record["kinds"] == ["dependency"] and record["sentences"] == 5 and record["unparsed"] == {"dependency": [2, 5]}
-    )

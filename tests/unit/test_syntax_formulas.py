@@ -6,13 +6,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fairseq_diverse.attention.functional import position
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
-from fairseq_diverse.attention.functional.position import (
-    localness_bias,
-    relative_logits,
-    relative_values,
-    shared_localness_bias,
-)
 from fairseq_diverse.attention.functional.syntax import (
     dependency_relation,
     phrase_bias,
@@ -87,9 +82,8 @@ def test_phrase_bias_equals_the_loop():
     expected = [reference.phrase_penalty(row, *(x.tolist() for x in (weight, bias, out))) for row in embedding.tolist()]
     got = phrase_bias(embedding, weight, bias, out, distance)
     torch.testing.assert_close(got.flatten(), torch.tensor(expected, dtype=torch.float64))
-    assert (got <= 0).all() and phrase_bias(
-        *(x.half() for x in (embedding, weight, bias, out)), distance
-    ).dtype == torch.float32
+    halves = [x.half() for x in (embedding, weight, bias, out)]
+    assert (got <= 0).all() and phrase_bias(*halves, distance).dtype == torch.float32
 
 
 def test_autocast_leaves_the_biases_exact():
@@ -99,8 +93,8 @@ def test_autocast_leaves_the_biases_exact():
     layers = localness_layers()
 
     def biases():
-        shared = shared_localness_bias(q, *vectors[1:], VALID)
-        return phrase_bias(*vectors, distance), shared, localness_bias(q, *layers, VALID)
+        shared = position.shared_localness_bias(q, *vectors[1:], VALID)
+        return phrase_bias(*vectors, distance), shared, position.localness_bias(q, *layers, VALID)
 
     expected = biases()
     with torch.autocast("cpu", torch.bfloat16):
@@ -109,11 +103,16 @@ def test_autocast_leaves_the_biases_exact():
         assert torch.equal(mine, exact)
 
 
-def test_with_a_gate_of_one_no_head_is_important():
+def test_heads_that_attend_to_dependencies_are_important_but_with_a_gate_of_one():
     torch.manual_seed(0)
     weights = torch.randn(500, 4, 5, 5).softmax(-1)
     everything, valid = torch.ones(500, 5, 5, dtype=torch.bool), torch.ones(500, 5, dtype=torch.bool)
     assert redundant_heads(weights, everything, valid, 1.0).all()
+    word, head = torch.arange(4)[None], torch.tensor([[1, 1, 1, 2]])
+    relation, valid = dependency_relation(word, head), torch.ones(1, 4, dtype=torch.bool)
+    on = relation.float() / relation.float().sum(-1, keepdim=True)
+    off = (~relation).float() / (~relation).float().sum(-1, keepdim=True).clamp(min=1)
+    assert redundant_heads(torch.stack([on, off], 1), relation, valid).tolist() == [[False, True]]
 
 
 def test_confidence_and_syntactic_attention_equal_the_loops():
@@ -131,14 +130,6 @@ def test_confidence_and_syntactic_attention_equal_the_loops():
     assert redundant_heads(weights, relation, VALID, 1.0).all()
 
 
-def test_a_head_that_attends_to_dependencies_is_important_and_another_redundant():
-    word, head = torch.arange(4)[None], torch.tensor([[1, 1, 1, 2]])
-    relation, valid = dependency_relation(word, head), torch.ones(1, 4, dtype=torch.bool)
-    on = relation.float() / relation.float().sum(-1, keepdim=True)
-    off = (~relation).float() / (~relation).float().sum(-1, keepdim=True).clamp(min=1)
-    assert redundant_heads(torch.stack([on, off], 1), relation, valid).tolist() == [[False, True]]
-
-
 @pytest.mark.parametrize(
     ("queries", "keys", "limit"), [(T, T, K), (T, T + 3, K), (1, T, K), (1, 1, K), (T, T, T), (T, T, T + 2), (T, T, 1)]
 )
@@ -147,7 +138,7 @@ def test_relative_positions_equal_the_loops(queries, keys, limit):
     torch.manual_seed(0)
     q, table = (torch.randn(*s, dtype=torch.float64) for s in ((B, H, queries, D), (2 * limit + 1, D)))
     weights = torch.randn(B, H, queries, keys, dtype=torch.float64).softmax(-1)
-    logits, values = relative_logits(q, table, keys), relative_values(weights, table)
+    logits, values = position.relative_logits(q, table, keys), position.relative_values(weights, table)
     for b in range(B):
         for h in range(H):
             expected = reference.relative_logits(q[b, h].tolist(), table.tolist(), keys)
@@ -157,8 +148,8 @@ def test_relative_positions_equal_the_loops(queries, keys, limit):
     for x in (q, table, weights):
         x.requires_grad_()
     for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
-        assert check(lambda q, table: relative_logits(q, table, keys), (q[:1, :2], table))
-        assert check(relative_values, (weights[:1, :2], table))
+        assert check(lambda q, table: position.relative_logits(q, table, keys), (q[:1, :2], table))
+        assert check(position.relative_values, (weights[:1, :2], table))
 
 
 class Operators(TorchDispatchMode):
@@ -177,7 +168,7 @@ def test_relative_positions_add_nothing_by_index():
     """A GPU adds numbers of one index one by one: most of a long sentence has the index of a clipped distance."""
     q, table = torch.randn(B, H, T, D, requires_grad=True), torch.randn(2 * K + 1, D, requires_grad=True)
     with Operators() as ran:
-        relative_values(relative_logits(q, table, T).softmax(-1), table).sum().backward()
+        position.relative_values(position.relative_logits(q, table, T).softmax(-1), table).sum().backward()
     assert {"mm", "sum"} <= ran.names and not {"scatter_add", "scatter_add_", "index_put", "index_put_"} & ran.names
 
 
@@ -190,7 +181,7 @@ def test_localness_equals_the_loop_for_any_padding():
     torch.manual_seed(0)
     q, layers = torch.randn(B, H, T, D, dtype=torch.float64), localness_layers(torch.float64)
     for valid in (VALID, VALID.flip(1)):
-        bias = localness_bias(q, *layers, valid)
+        bias = position.localness_bias(q, *layers, valid)
         assert bias.isfinite().all() and (bias <= 0).all()
         for b in range(2):
             lists = [tuple(x.tolist() for x in layer) for layer in layers]
@@ -204,7 +195,7 @@ def test_shared_localness_equals_the_loop_for_any_padding():
     q, weight = torch.randn(B, H, T, D, dtype=torch.float64), torch.randn(D, D, dtype=torch.float64)
     centre, window = (torch.randn(D, dtype=torch.float64) for _ in range(2))
     for valid in (VALID, VALID.flip(1)):
-        bias = shared_localness_bias(q, weight, centre, window, valid)
+        bias = position.shared_localness_bias(q, weight, centre, window, valid)
         assert bias.isfinite().all() and (bias <= 0).all()
         for b in range(2):
             for h in range(H):
@@ -219,11 +210,11 @@ def test_half_types_stay_finite(dtype):
     q = (100 * torch.randn(B, H, T, D)).to(dtype).requires_grad_()
     weight, centre, window = (torch.randn(*s).to(dtype).requires_grad_() for s in ((D, D), (D,), (D,)))
     table = torch.randn(2 * K + 1, D).to(dtype).requires_grad_()
-    bias = shared_localness_bias(q, weight, centre, window, VALID)
+    bias = position.shared_localness_bias(q, weight, centre, window, VALID)
     layers = [tuple(x.to(dtype).requires_grad_() for x in layer) for layer in localness_layers()]
-    total = bias.softmax(-1).square().sum() + localness_bias(q, *layers, VALID).softmax(-1).square().sum()
-    total = total + relative_logits(q, table, T).float().softmax(-1).square().sum()
-    total = total + relative_values(bias.softmax(-1).to(dtype), table).float().square().mean()
+    total = bias.softmax(-1).square().sum() + position.localness_bias(q, *layers, VALID).softmax(-1).square().sum()
+    total = total + position.relative_logits(q, table, T).float().softmax(-1).square().sum()
+    total = total + position.relative_values(bias.softmax(-1).to(dtype), table).float().square().mean()
     assert total.isfinite() and bias.isfinite().all()
     for gradient in torch.autograd.grad(total, (q, weight, centre, window, table, *itertools.chain(*layers))):
         assert gradient.isfinite().all()

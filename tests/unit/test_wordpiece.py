@@ -10,14 +10,12 @@ from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.preparation.wordpiece import SPECIAL, read_vocabulary, symbols
 from fairseq_diverse.support.files import iterate_lines
 from tests.integration.commands import shared_data
+from tests.refusals import refused
 
 TEXT = [
-    "Ünïcode wörds aren't  rare,\tnaïve 北京 [MASK] x",
-    "unaffable\u00adwords \u2028 and ÉTÉ",
-    "",
-    "a" * 101,
-    "<s> [SEP] </s>",
-]
+    "Ünïcode wörds aren't  rare,\tnaïve 北京 [MASK] x", "unaffable\u00adwords \u2028 and ÉTÉ", "", "a" * 101,
+    "<s> [SEP] </s>"
+]  # fmt: skip
 
 
 def vocabulary(folder, lines, lowercase):
@@ -64,16 +62,13 @@ def test_the_dictionary_has_every_subword_once(tmp_path):
 )
 def test_a_damaged_vocabulary_is_named(tmp_path, lines, problem):
     (tmp_path / "vocab.txt").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=problem):
-        of_wordpiece(tmp_path)
+    refused(problem, of_wordpiece, tmp_path)
 
 
 def test_a_missing_vocabulary_or_library_is_named(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"vocab\.txt: cannot be read \(No such file or directory\); the vocabulary"):
-        of_wordpiece(tmp_path)
+    refused(r"vocab\.txt: cannot be read \(No such file or directory\); the vocabulary", of_wordpiece, tmp_path)
     (tmp_path / "vocab.txt").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"vocab\.txt: not UTF-8"):
-        of_wordpiece(tmp_path)
+    refused(r"vocab\.txt: not UTF-8", of_wordpiece, tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     with pytest.raises(ValueError, match=r"WordPiece needs tokenizers; install it: pip install .*\[bert\]"):
         Subwords("wordpiece", tmp_path / "vocab.txt")
