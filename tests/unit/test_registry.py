@@ -14,6 +14,7 @@ import pytest
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
 from torch import nn
+from torch.nn.functional import dropout
 
 from fairseq_diverse.attention import (
     MECHANISMS,
@@ -36,6 +37,7 @@ from fairseq_diverse.testing import properties
 from fairseq_diverse.testing.models import at
 from tests.cases import batch, build_model, dictionary
 from tests.reference.agreement import position_agreement
+from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -65,11 +67,14 @@ def mechanism(settings=On, **members):
     return type("Own", (Mechanism,), {"Settings": settings, **members})
 
 
+def own(settings=On, **members):
+    register_mechanism("own")(mechanism(settings, **members))
+
+
 def settings(**fields):
     made = {name: option(value, "help") for name, value in fields.items()}
-    return dataclass(frozen=True)(
-        type("Settings", (On,), {"__annotations__": {k: type(v) for k, v in fields.items()}, **made})
-    )
+    types = {"__annotations__": {name: type(value) for name, value in fields.items()}}
+    return dataclass(frozen=True)(type("Settings", (On,), types | made))
 
 
 def untyped(**values):
@@ -106,14 +111,7 @@ def test_a_flag_of_fairseq_is_refused():
     register_mechanism("dropout")(mechanism(settings(kind=0)))
     parser = argparse.ArgumentParser()
     parser.add_argument("--dropout")
-    with pytest.raises(UserError, match="'dropout': --dropout is a flag of fairseq"):
-        add_flags(parser)
-
-
-def test_a_key_of_the_attention_is_refused():
-    register_mechanism("own")(mechanism(key="k_proj"))
-    with pytest.raises(UserError, match="'own': its key 'k_proj' is taken by the attention"):
-        build_model({"own_on": "encoder"})
+    refused("'dropout': --dropout is a flag of fairseq", add_flags, parser)
 
 
 def test_order_of_mechanisms():
@@ -154,22 +152,11 @@ def test_a_cell_of_a_notebook_is_run_again(monkeypatch):
     assert properties.told(failed.value) == "KeyError: 'lost' (<cell>:13)"
     run(field="second")
     assert MECHANISMS["own"] is notebook.Own and [*MECHANISMS][-2:] == ["own", "last"]
-    with pytest.raises(UserError, match="'own_first': not a flag"):
-        build_model({"own_first": 2.0})
+    refused("'own_first': not a flag", build_model, {"own_first": 2.0})
     run(before=", before='talking'")
     names = [*MECHANISMS]
     assert names.index("own") == names.index("talking") - 1
-    with pytest.raises(UserError, match=r"'own': the name is taken by __main__\.Own"):
-        run(name="Other")
-
-
-def test_a_mechanism_that_replaces_the_attention_skips_no_stage_silently():
-    register_mechanism("own")(mechanism())
-    for whole, message in (("differential", "skips the stage"), ("interacting", "not defined for pairs")):
-        flags = {"interacting": "sum", "interacting_on": "encoder"} if whole == "interacting" else {}
-        flags = flags or {"differential_on": "encoder"}
-        with pytest.raises(UserError, match=message):
-            build_model({**flags, "own_on": "encoder"})
+    refused(r"'own': the name is taken by __main__\.Own", run, name="Other")
 
 
 def documented(name, beginning=""):
@@ -228,7 +215,7 @@ def test_the_position_term_of_own_weights_below_zero():
     def differences(self, logits, context):
         return (weights := logits.softmax(-1)) - 0.5 * weights.roll(1, 1)
 
-    register_mechanism("own")(mechanism(normalize=differences))
+    own(normalize=differences)
     request = AttentionRequest(("position",), "encoder:2", weights="encoder:2")
     _, extra = build_model({"own_on": "encoder"}).double().eval()(**batch(), attention_request=request)
     maps = extra["maps"]["encoder", 2].transpose(0, 1)
@@ -237,18 +224,16 @@ def test_the_position_term_of_own_weights_below_zero():
     assert extra["agreement"].item() == pytest.approx(expected)
 
 
-def has_every_property(place):
-    """Of the mechanism own; one graph of torch.compile in the decoder alone, which takes a second."""
+def has_every_property(cls, place):
+    """One graph of torch.compile, which takes a second, in the decoder alone."""
+    register_mechanism("own")(cls)
     for title, holds in properties.PROPERTIES.items():
         if properties.applies(title, place) and (title != "one graph of torch.compile" or place == "decoder"):
             holds(at({"own_on": "{on}"}, place))
 
 
-@pytest.mark.parametrize(("own", "components"), [(Sparsemax, ("encoder", "decoder", "cross")), (OneMore, ("decoder",))])
-def test_what_replaces_the_softmax_has_every_property(own, components):
-    register_mechanism("own")(own)
-    for component in components:
-        has_every_property(component)
+def test_what_replaces_the_softmax_works_with_other_mechanisms():
+    register_mechanism("own")(Sparsemax)
     flags = {"own_on": "encoder", "relative_on": "encoder", "talking": "both", "talking_on": "encoder"}
     for holds in (properties.padding, properties.gradients, properties.gradients_in_float64):
         holds(flags)
@@ -293,14 +278,32 @@ def with_loss(loss):
     return of("heads", lambda heads, context: context.add_loss(loss(heads)) or heads)
 
 
-def each(found):
-    """Title, message and members of every case, from those by title."""
-    return [(title, *case) for title, cases in found.items() for case in cases]
-
-
 def of_own(change, **attributes):
     """A mechanism whose heads are multiplied by a function of the module."""
     return {"__init__": initialized(**attributes), "heads": lambda self, heads, context: heads * change(self)}
+
+
+def memory(own, context):
+    return context.memory
+
+
+def itself(own, context):
+    """A memory that is not reordered with the beams."""
+    return own.kept
+
+
+def by_heads(self, heads, context):
+    if context.memory is not None:
+        context.memory["last"] = heads.transpose(0, 1)
+    return heads
+
+
+def counted_steps(self, heads, context):
+    """Scaled by the position, which in decoding is counted on the module: right for the first batch only."""
+    if context.memory is None:
+        return heads * torch.arange(1, heads.size(2) + 1, device=heads.device)[:, None]
+    self.steps += 1
+    return heads * self.steps
 
 
 def listed(where):
@@ -312,71 +315,21 @@ def slopes(where):
 
 
 DEAD = {"a": parameter(0.0), "b": parameter(0.0)}
-UNNOTICED = {
-    "has an effect": [
-        ("the outputs are those without it", of_heads(lambda heads: heads)),
-        ("the outputs are those without it", of("bias", lambda c: setattr(c, "q", 2 * c.q) or c.q.new_zeros(()))),
-    ],
-    "learns from its initial values": [
-        ("own: a has no gradient at the initial values and in the", of_own(lambda own: 1 + own.a * own.b, **DEAD)),
-        ("own: gains keeps parameters in a list, where they are not", of_own(lambda own: sum(own.gains), gains=listed)),
-        ("own: a: at the initial values its gradient is", of_own(lambda own: 1 + own.a.sqrt(), a=parameter(0.0))),
-    ],
-    "on the device of the queries": [
-        ("without device=context.q.device", {"qkv": carries(lambda c: c.v + c.previous * torch.linspace(0, 1, 6))}),
-        ("a tensor does not move with the module", of_own(lambda own: own.slopes[:, None, None], slopes=slopes)),
-    ],
-    "finite with large logits": [
-        ("outputs of large logits are not finite", of("normalize", lambda x, c: (e := x.exp()) / (1 + e.sum(-1, True))))
-    ],
-    "shapes of what the stages return": [
-        ("bias returns numbers that are not", of("bias", lambda c: torch.zeros_like(c.k[:, :, None, :, 0]).log()))
-    ],
-    "the same twice, and in long sentences": [
-        ("own: a call stores kept", of_own(lambda own: own.kept.update(last=own) or 2, kept=lambda where: {}))
-    ],
-}
 
 
-@pytest.mark.parametrize(("title", "said", "members"), each(UNNOTICED))
-@pytest.mark.parametrize("place", ["encoder", "cross"])
-def test_check_finds_what_does_nothing_or_stays_behind(place, title, said, members):
-    register_mechanism("own")(mechanism(**members))
-    with pytest.raises(properties.PropertyFailed, match=said):
-        properties.PROPERTIES[title]({"own_on": place})
+def adds_the_last(memory, **first):
+    """A mechanism that adds the heads of the position before, of which decoding keeps the last in a memory."""
 
-
-def test_a_component_without_the_mechanism_is_refused():
-    register_mechanism("own")(mechanism(components=("cross",)))
-    with pytest.raises(UserError, match="--own-on 'encoder': own is defined on cross only"):
-        build_model({"own_on": "encoder"})
-
-
-@pytest.mark.parametrize(
-    ("title", "said", "first"),
-    [
-        ("on the device of the queries", "in decoding, a tensor is made without device", {"dtype": torch.float16}),
-        ("float16 finite, with maps", "float16: in decoding, .*same dtype", {"device": "cpu"}),
-    ],
-)
-@pytest.mark.parametrize("place", ["decoder", "cross"])
-def test_check_finds_what_only_decoding_does(place, title, said, first):
-    def before(self, heads, context):
+    def gate(self, heads, context):
         if context.memory is None:
             return heads + torch.cat([torch.zeros_like(heads[:, :, :1]), heads[:, :, :-1]], 2)
-        last = context.memory["last"] if "last" in context.memory else torch.zeros(heads.shape, **first)
-        context.memory["last"] = heads
+        kept, last = memory(self, context), torch.zeros(heads.shape, **first)
+        if "last" in kept and kept["last"].shape == heads.shape:
+            last = kept["last"]
+        kept["last"] = heads
         return heads + last
 
-    register_mechanism("own")(mechanism(heads=before))
-    with pytest.raises(properties.PropertyFailed, match=said):
-        properties.PROPERTIES[title]({"own_on": place})
-
-
-def test_check_finds_another_type_in_the_second_layer():
-    register_mechanism("own")(mechanism(qkv=carries(lambda context: context.v + context.previous.float())))
-    with pytest.raises(RuntimeError, match="same dtype"):
-        properties.half_types({"own_on": "encoder"}, need_weights=True)
+    return {"__init__": initialized(kept=lambda where: {}), "gate": gate}
 
 
 @pytest.mark.parametrize(
@@ -424,26 +377,21 @@ def test_only_one_mechanism_has_a_stage_whose_result_replaces(stage):
         build_model({"own_on": "encoder", "other_on": "encoder:2"})
 
 
-def test_a_row_whose_stages_do_not_go_together_is_refused_before_anything_runs(table, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("cls", "flags", "said"),
+    [
+        (Sparsemax, 'own-on: "encoder:2", differential-on: encoder', "encoder:2 has differential and own: differen"),
+        (mechanism(__init__=lambda self, settings, where: settings.rate), "own-on: cross", r"\S+\.py:\d+: Attrib.*\n$"),
+    ],
+)
+def test_a_row_whose_model_cannot_be_built_is_refused(cls, flags, said, table, monkeypatch, capsys):
+    """Before anything runs, and with the place of a mechanism's error."""
     monkeypatch.setattr(check, "PARSERS", {})
-    register_mechanism("own")(Sparsemax)
-    name = table(("fp16: true", 'arch: diverse_transformer, own-on: "encoder:2", differential-on: encoder'))
+    register_mechanism("own")(cls)
+    name = table(("fp16: true", f"arch: diverse_transformer, {flags}"))
     assert main(["run", name, "--dry-run", "--data", "toy"]) == 2
-    said = capsys.readouterr()
-    assert "row second: encoder:2 has differential and own: differential skips the stage normalize" in said.err
-    assert said.out == "" and said.err.count("\n") == 1
-
-
-def test_a_row_whose_mechanism_cannot_be_made_is_one_line_with_its_place(table, monkeypatch, capsys):
-    monkeypatch.setattr(check, "PARSERS", {})
-    register_mechanism("own")(mechanism(__init__=lambda self, settings, where: settings.rate))
-    assert (
-        main(["run", table(("fp16: true", "arch: diverse_transformer, own-on: cross")), "--dry-run", "--data", "toy"])
-        == 2
-    )
-    said = capsys.readouterr().err
-    assert re.search(r"row second: \S+\.py:\d+: AttributeError: 'On' object has no attribute 'rate'\n$", said), said
-    assert said.count("\n") == 1
+    out, err = capsys.readouterr()
+    assert re.search(f"row second: {said}", err) and out == "" and err.count("\n") == 1
 
 
 class Router(Mechanism):
@@ -495,13 +443,12 @@ PLACES = "encoder", "decoder", "cross", "roberta"
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize(
-    ("own", "place"),
-    [*itertools.product((Router, CarriesValues, DropsHeads), PLACES)]
-    + [(HardCoded, place) for place in PLACES if place != "cross"],
+    ("cls", "place"),
+    [*itertools.product((Router, CarriesValues, DropsHeads), PLACES), (OneMore, "decoder")]
+    + [(cls, place) for cls in (HardCoded, Sparsemax) for place in PLACES if (cls, place) != (HardCoded, "cross")],
 )
-def test_mechanisms_of_other_papers_have_every_property(own, place):
-    register_mechanism("own")(own)
-    has_every_property(place)
+def test_mechanisms_of_other_papers_have_every_property(cls, place):
+    has_every_property(cls, place)
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
@@ -653,25 +600,39 @@ def test_shared_keys_and_values_decode_from_a_smaller_cache_and_load():
     torch.testing.assert_close(alone(x, x, x)[0], expected)
 
 
-def test_heads_of_keys_that_do_not_divide_the_heads_are_refused():
-    register_mechanism("own")(SharesKeys)
-    with pytest.raises(UserError, match="decoder:1 has own: 3 heads of keys and values do not divide 4 heads"):
-        build_model({"own": 3, "own_on": "decoder"})
+def projecting(**factors):
+    """A class that multiplies widths or numbers of the attention."""
+
+    def project(cls, settings, where):
+        return replace(where, **{field: factor * getattr(where, field) for field, factor in factors.items()})
+
+    return mechanism(project=classmethod(project))
 
 
-def test_project_changes_the_width_of_values_and_no_number_of_heads():
-    def wider(cls, settings, where):
-        return replace(where, head_width=2 * where.head_width, out_width=2 * where.out_width)
-
-    register_mechanism("own")(mechanism(project=classmethod(wider)))
+def test_project_changes_the_width_of_values():
+    register_mechanism("own")(projecting(head_width=2, out_width=2))
     attention = properties.attention_at(model := build_model({"own_on": "encoder"}), "encoder")
     assert attention.v_proj.out_features == attention.out_proj.in_features == 48
     assert model(**batch())[0].isfinite().all()
-    for name, field in (("heads", "heads"), ("query", "query_width")):
-        more = classmethod(lambda cls, s, where, field=field: replace(where, **{field: 2 * getattr(where, field)}))
-        register_mechanism(name)(mechanism(project=more))
-        with pytest.raises(UserError, match=f"mechanism '{name}': project cannot change {field}"):
-            build_model({f"{name}_on": "encoder"})
+
+
+@pytest.mark.parametrize(
+    ("cls", "flags", "said"),
+    [
+        (mechanism(key="k_proj"), {}, "'own': its key 'k_proj' is taken by the attention"),
+        (mechanism(), {"differential_on": "encoder"}, "skips the stage"),
+        (mechanism(), {"interacting": "sum", "interacting_on": "encoder"}, "not defined for pairs"),
+        (mechanism(components=("cross",)), {}, "--own-on 'encoder': own is defined on cross only"),
+        (SharesKeys, {"own": 3}, "encoder:1 has own: 3 heads of keys and values do not divide 4 heads"),
+        (projecting(heads=2), {}, "mechanism 'own': project cannot change heads"),
+        (projecting(query_width=2), {}, "mechanism 'own': project cannot change query_width"),
+        (mechanism(**of_own(int, key=slopes)), {}, "mechanism 'own': self.key hides the key of its class"),
+        (mechanism(**of_own(int, heads=slopes)), {}, "mechanism 'own': self.heads hides the heads of its class"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused(cls, flags, said):
+    register_mechanism("own")(cls)
+    refused(said, build_model, {"own_on": "encoder", **flags})
 
 
 @dataclass(frozen=True)
@@ -733,91 +694,88 @@ def of_attention(value, maps):
 
 
 DOUBLED, INFINITE = of_heads(lambda heads: 2 * heads), of_heads(infinite_gradient)
-FOUND = {
-    "the same twice, and in long sentences": [
-        ("a second call in evaluation gives other outputs", of_heads(lambda heads: nn.functional.dropout(heads, 0.1))),
-        ("a call stores last on the module", {"heads": lambda self, x, c: setattr(self, "last", x.detach()) or x}),
-        ("out of (range|bounds)", of("bias", lambda context: torch.zeros(12)[distances(context, context.q.device)])),
-    ],
-    "causality": [
-        ("outputs before position 11: differs by", {"qkv": of_blocks}),
-        ("later outputs do not change", of_heads(lambda heads: torch.full_like(heads, 1e12))),
-    ],
-    "causality in training": [
-        ("outputs before position 2: differs by", {"logits": lambda self, x, c: x + x.flip(-1) if self.training else x})
-    ],
-    "step by step = full pass, beam 1": [
-        (r"step 9 with a beam of 1 \(context.memory has what it needs .*\), compared with the", {"bias": remembered})
-    ],
-    "on the device of the queries": [
-        ("a tensor is made without device=context.q.device", of("bias", lambda c: -0.1 * distances(c, None)))
-    ],
-    "gradients that a GPU adds fast": [
-        (r"x\[index\] is differentiated, slow", of("bias", lambda c: c.q.flatten()[distances(c, c.q.device)]))
-    ],
-    "attention dropout": [
-        ("context.dropout has no effect", of_attention(lambda c, need: c.v.mean(2, True) + c.q, lambda context: None))
-    ],
-    "alone = in a padded batch": [
-        (r"loss \('decoder', 1\) of a sentence padded .* differs", with_loss(lambda heads: heads.square().mean()))
-    ],
-    "float16 finite, with maps": [("a loss is not finite", with_loss(lambda heads: (heads * 0 + 60000).sum()))],
-    "gradients, also with activation checkpointing": [
-        ("it has no gradient", with_loss(lambda heads: heads.detach().mean())),
-        (r"add_loss: a tensor of shape \(3, 4, 7, 6\); give a sum or mean", with_loss(lambda heads: heads)),
-        ("k_proj.weight: no gradient$", of_heads(lambda heads: heads.detach())),
-        ("own.a: no gradient with --checkpoint-activations", of_own(once, calls=lambda _: itertools.count(), a=ONE)),
-        ("with --checkpoint-activations: differs by", of_heads(lambda x: x * (2 if torch.is_grad_enabled() else 1))),
-    ],
-    "gradients with disagreement": [
-        (
-            "its gradient is not finite",
-            of("heads", lambda heads, context: setattr(context, "before", heads) or infinite_gradient(heads))
-            | of("gate", lambda heads, context: context.before),
-        )
-    ],
-    "gradients = finite differences (float64)": [
-        ("gradients differ from finite differences", of_heads(doubled_gradient))
-    ],
-    "off = absent": [
-        ("off, the model has other parameters", {"Settings": Always, "__init__": initialized(**DEAD)}),
-        ("with the mechanism off, the model has other outputs", {"Settings": Always, **DOUBLED}),
-    ],
-    "bfloat16 finite, without maps": [
-        ("an output of torch.float32 from torch.bfloat16", of("combine", lambda heads: heads.float())),
-        ("torch.bfloat16: not finite", of("gate", lambda heads, context: heads / 0)),
-        ("torch.bfloat16: a gradient is not finite", INFINITE),
-    ],
-    "bfloat16 finite, with maps": [
-        ("torch.bfloat16: not finite", of_attention(lambda context, need: context.v, lambda c: similar(c) / 0))
-    ],
-    "with maps = without": [
-        ("outputs without maps, compared with", of_attention(lambda context, need: context.v * (1 + need), similar)),
-        ("maps are missing", of_attention(lambda context, need: context.v, lambda context: None)),
-    ],
-    "one graph of torch.compile": [
-        ("torch.compile: ", of_heads(lambda heads: heads if float(heads.sum()) > 0 else heads * 1)),
-        ("2 graphs for two lengths, not one", of_heads(lambda heads: heads * (2 if heads.size(2) == 6 else 3))),
-        (
-            "compiled outputs: differs by",
-            {"heads": lambda self, x, c: x * (2 if compiling() and not self.training else 1)},
-        ),
-    ],
-    "LayerDrop": [
-        ("an output is not finite", of_heads(lambda heads: heads / 0)),
-        ("a gradient is not finite", INFINITE),
-    ],
-    "warm start from a plain model": [
-        ("own.a: neither the plain model's nor its initial value", {"__init__": initialized(a=counted)})
-    ],
+FUTURE = of("logits", lambda logits, context: logits + logits.flip(-1))
+MEASURED = of("heads", lambda heads, context: setattr(context, "before", heads) or infinite_gradient(heads))
+MEASURED |= of("gate", lambda heads, context: context.before)
+COUNTED = {"gate": counted_steps, "__init__": initialized(steps=lambda where: 0)}
+HIDDEN = {  # has no effect at its initial values; after training, it reads padding and the future
+    "__init__": initialized(share=parameter(0.0)),
+    "heads": lambda self, heads, context: heads + self.share * context.v.mean(2, keepdim=True),
 }
+BOTH = ["encoder", "cross"]
+FOUND = [  # how the title of the property begins, what is said, members of the mechanism, its places if not the decoder
+    ("has an effect", "the outputs are those without it", of_heads(lambda heads: heads), BOTH),
+    ("has an effect", "outputs are those", of("bias", lambda c: setattr(c, "q", 2 * c.q) or c.q.new_zeros(())), BOTH),
+    ("learns", "own: a has no gradient at the initial values", of_own(lambda own: 1 + own.a * own.b, **DEAD), BOTH),
+    ("learns", "gains keeps parameters in a list, where they", of_own(lambda own: sum(own.gains), gains=listed), BOTH),
+    ("learns", "own: a: at the initial values its grad", of_own(lambda own: 1 + own.a.sqrt(), a=parameter(0.0)), BOTH),
+    ("on the", "is made without device", {"qkv": carries(lambda c: c.v + c.previous * torch.linspace(0, 1, 6))}, BOTH),
+    ("on the", "does not move with the", of_own(lambda own: own.slopes[:, None, None], slopes=slopes), BOTH),
+    ("on the", "a tensor is made without device=context.q.device", of("bias", lambda c: -0.1 * distances(c, None))),
+    ("on the", "in decoding, a tensor is made", adds_the_last(memory, dtype=torch.float16), ["decoder", "cross"]),
+    ("float16", "float16: in decoding, .*same dtype", adds_the_last(memory, device="cpu"), ["decoder", "cross"]),
+    ("float16", "a loss is not finite", with_loss(lambda heads: (heads * 0 + 60000).sum())),
+    ("bfloat16 finite, with maps", "same dtype", {"qkv": carries(lambda c: c.v + c.previous.float())}, ["encoder"]),
+    ("bfloat16 finite, with maps", "bfloat16: not finite", of_attention(lambda c, need: c.v, lambda c: similar(c) / 0)),
+    ("bfloat16", "an output of torch.float32 from torch.bfloat16", of("combine", lambda heads: heads.float())),
+    ("bfloat16", "torch.bfloat16: not finite", of("gate", lambda heads, context: heads / 0)),
+    ("bfloat16", "torch.bfloat16: a gradient is not finite", INFINITE),
+    ("finite", "of large logits are", of("normalize", lambda x, c: (e := x.exp()) / (1 + e.sum(-1, True))), BOTH),
+    ("shapes", "numbers that are not", of("bias", lambda c: torch.zeros_like(c.k[:, :, None, :, 0]).log()), BOTH),
+    ("shapes", r"heads returns \(3, 4, 1, 6\), not \(3, 4, 7, 6\)", of_heads(lambda heads: heads[:, :, :1])),
+    ("shapes", "weights returns NoneType, not a tensor", of("weights", lambda weights, context: None)),
+    ("shapes", "visible returns torch.float32, not torch.bool", of("visible", lambda context: context.q.new_ones(1))),
+    ("shapes", r"bias returns \(5, 7\), which is not broadcast to \(B,", of("bias", lambda c: c.q.new_zeros(5, 7))),
+    ("shapes", r"qkv returns \[.*\], not q, k, v of \(B, H, T or S, width\)", of("qkv", lambda c: (c.q, c.k))),
+    ("shapes", r"select returns \(3, 4, 7, 7\), not \(3, 4\)", of("select", lambda logits, context: logits > 0)),
+    ("the same", "a call stores kept", of_own(lambda own: own.kept.update(last=own) or 2, kept=lambda where: {}), BOTH),
+    ("the same", "a second call in evaluation gives other outputs", of_heads(lambda heads: dropout(heads, 0.1))),
+    ("the same", "a call stores last on", {"heads": lambda self, x, c: setattr(self, "last", x.detach()) or x}),
+    ("the same", "out of (range|bounds)", of("bias", lambda c: torch.zeros(12)[distances(c, c.q.device)])),
+    ("the same", "a decoding step stores steps on the module; keep it in", COUNTED),
+    ("causality", "outputs before position 2: differs by", FUTURE),
+    ("causality", "outputs before position 11: differs by", {"qkv": of_blocks}),
+    ("causality", "later outputs do not change", of_heads(lambda heads: torch.full_like(heads, 1e12))),
+    ("causality", "outputs before position", HIDDEN),
+    ("causality in", "position 2: differs by", {"logits": lambda self, x, c: x + x.flip(-1) if self.training else x}),
+    ("step by step", r"step 9 with a beam of 1 \(context.memory has what .*\), compared with", {"bias": remembered}),
+    ("step by step = full pass, beam 5", "compared with the full pass: differs by", adds_the_last(itself)),
+    ("step by step = full pass, beam 5", r"memory 'last' \(4, (\d+), 1, 6\): .* is the batch, \1$", {"gate": by_heads}),
+    ("finished", "a step after a sentence has left,", adds_the_last(itself)),
+    ("gradients that", r"x\[index\] is differ", of("bias", lambda c: c.q.flatten()[distances(c, c.q.device)])),
+    ("attention dropout", "has no effect", of_attention(lambda c, need: c.v.mean(2, True) + c.q, lambda c: None)),
+    ("alone", r"loss \('decoder', 1\) of a sentence padded .* differs", with_loss(lambda heads: heads.square().mean())),
+    ("alone", "a sentence alone, compared", of("heads", lambda heads, c: heads / c.k.size(2)), ["encoder"]),
+    ("alone", "a sentence alone, compared with a batch padded left and right", HIDDEN, ["encoder"]),
+    ("gradients, also", "it has no gradient", with_loss(lambda heads: heads.detach().mean())),
+    ("gradients, also", r"a tensor of shape \(3, 4, 7, 6\); give a sum or mean", with_loss(lambda heads: heads)),
+    ("gradients, also", "k_proj.weight: no gradient$", of_heads(lambda heads: heads.detach())),
+    ("gradients, also", "own.a: no gradient with --ch", of_own(once, calls=lambda _: itertools.count(), a=ONE)),
+    ("gradients, also", "with --ch.*: differs by", of_heads(lambda x: x * (2 if torch.is_grad_enabled() else 1))),
+    ("gradients with", "its gradient is not finite", MEASURED),
+    ("gradients =", "gradients differ from finite differences", of_heads(doubled_gradient)),
+    ("off", "off, the model has other parameters", {"Settings": Always, "__init__": initialized(**DEAD)}),
+    ("off", "with the mechanism off, the model has other outputs", {"Settings": Always, **DOUBLED}),
+    ("with maps", "outputs without maps, compared with", of_attention(lambda c, need: c.v * (1 + need), similar)),
+    ("with maps", "maps are missing", of_attention(lambda c, need: c.v, lambda c: None)),
+    ("one graph", "torch.compile: ", of_heads(lambda heads: heads if float(heads.sum()) > 0 else heads * 1)),
+    ("one graph", "2 graphs for two lengths", of_heads(lambda heads: heads * (2 if heads.size(2) == 6 else 3))),
+    ("one graph", "compiled outp", {"heads": lambda self, x, c: x * (2 if compiling() and not self.training else 1)}),
+    ("LayerDrop", "an output is not finite", of_heads(lambda heads: heads / 0)),
+    ("LayerDrop", "a gradient is not finite", INFINITE),
+    ("warm start", "own.a: neither the plain model's nor its initial value", {"__init__": initialized(a=counted)}),
+]
 
 
-@pytest.mark.parametrize(("title", "said", "members"), each(FOUND))
-def test_check_finds(title, said, members):
-    register_mechanism("own")(mechanism(**members))
-    with pytest.raises((properties.PropertyFailed, UserError, IndexError), match=said):
-        properties.PROPERTIES[title]({"own_on": "decoder"})
+@pytest.mark.parametrize(
+    ("title", "said", "members", "place"),
+    [(*row[:3], place) for row in FOUND for place in (row[3] if len(row) > 3 else ["decoder"])],
+)
+def test_check_finds(title, said, members, place):
+    own(**members)
+    holds = next(holds for name, holds in properties.PROPERTIES.items() if name.startswith(title))
+    with pytest.raises((properties.PropertyFailed, ValueError, IndexError, RuntimeError), match=said):
+        holds({"own_on": place})
 
 
 @pytest.mark.parametrize("place", ["encoder", "decoder", "cross"])
@@ -825,7 +783,7 @@ def test_a_mechanism_may_have_a_dropout_of_its_own(place):
     """In training, whose draws differ with the layout of the heads."""
 
     def drop(self, heads, context):
-        dropped = nn.functional.dropout(heads, 0.5, self.training)
+        dropped = dropout(heads, 0.5, self.training)
         context.add_loss((dropped * context.valid_queries[:, None, :, None]).sum())
         return dropped
 
@@ -834,155 +792,61 @@ def test_a_mechanism_may_have_a_dropout_of_its_own(place):
     properties.padding({"own_on": place})
 
 
-def test_check_finds_an_attention_that_loses_the_masks_of_others():
-    def attention(self, context, need_weights):
-        weights = masked_softmax(context.q @ context.k.transpose(-1, -2) * 1.5, context.allowed)
-        dropped = nn.functional.dropout(weights, context.dropout)
-        return dropped @ context.v, weights
-
-    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, "attention": attention}))
-    lost = "with syntax: syntax has no effect; the stage attention masks keys by context.visible"
-    with pytest.raises(properties.PropertyFailed, match=lost):
-        properties.with_others("own", "encoder", ["syntax"])
+def loses_masks(self, context, need_weights):
+    weights = masked_softmax(context.q @ context.k.transpose(-1, -2) * 1.5, context.allowed)
+    return dropout(weights, context.dropout) @ context.v, weights
 
 
-def doubles_and_keeps(name):
-    members = {"Settings": On, **DOUBLED, "__init__": initialized(**{name: lambda where: where.heads})}
-    return type("Own", (Mechanism,), members)
+def fails_with_others(self, heads, context):
+    assert self.alone, "no other mechanism"
+    return heads
 
 
-@pytest.mark.parametrize("name", ["key", "heads"])
-def test_an_attribute_that_hides_a_stage_is_refused(name):
-    register_mechanism("own")(doubles_and_keeps(name))
-    with pytest.raises(UserError, match=f"mechanism 'own': self.{name} hides the {name} of its class"):
-        build_model({"own_on": "encoder"})
+@pytest.mark.parametrize(
+    ("other", "said", "members"),
+    [
+        ("syntax", "syntax has no effect; the stage attention masks keys by", {"attention": loses_masks}),
+        ("talking", "AssertionError: no other mechanism", {"heads": fails_with_others, "alone": False}),
+    ],
+)
+def test_check_finds_what_fails_with_another_mechanism(other, said, members):
+    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, **members}))
+    with pytest.raises(properties.PropertyFailed, match=f"with {other}: {said}"):
+        properties.with_others("own", "encoder", [other])
 
 
 def test_check_finds_a_neutral_setting_that_changes_something():
-    register_mechanism("own")(mechanism(neutral={"own_on": "{on}"}, **DOUBLED))
+    own(neutral={"own_on": "{on}"}, **DOUBLED)
     with pytest.raises(properties.PropertyFailed, match="outputs: differs by"):
         properties.neutral_is_the_baseline("own", "decoder")
 
 
 @pytest.mark.parametrize(
-    "members",
-    [{"examples": ({"own_window": 3},)}, {"examples": ({"own_on": "encoder"},)}, {"neutral": {"own_window": 0}}],
-    ids=str,
+    ("members", "message"),
+    [
+        ({"examples": ({"own_window": 3},)}, r"does not switch own on at .*, so that nothing is checked"),
+        ({"examples": ({"own_on": "encoder"},)}, r"does not switch own on at .*, so that nothing is checked"),
+        ({"neutral": {"own_window": 0}}, r"does not switch own on at .*, so that nothing is checked"),
+        ({"refuses": {"talkng": "no"}}, "refuses: 'talkng' is not a mechanism"),
+        ({"neutral": {"own-on": "{on}"}}, "'own-on' is not a setting; write it with _, as in parsed arguments"),
+        ({"neutral_zeros": ("nope",)}, "neutral_zeros: 'nope' is not a parameter"),
+    ],
 )
-def test_settings_that_check_nothing_are_named(members):
-    register_mechanism("own")(mechanism(settings(window=3), **members))
-    with pytest.raises(properties.PropertyFailed, match=r"does not switch own on at .*, so that nothing is checked"):
+def test_what_a_class_declares_is_checked(members, message):
+    own(settings(window=3), **members)
+    with pytest.raises(properties.PropertyFailed, match=message):
         properties.declared("own")
 
 
 def test_a_checkpoint_names_mechanisms_of_ones_own():
     """One without parameters would be loaded without it."""
-    register_mechanism("own")(mechanism())
+    own()
     assert build_model({"own_on": "encoder", "gated": "head"}).cfg.own_mechanisms == "own"  # as the checkpoint keeps it
     assert not hasattr(build_model({"gated": "head"}).cfg, "own_mechanisms")
     del MECHANISMS["own"]
-    with pytest.raises(UserError, match="the model has the mechanism 'own', which is not registered; give its --user-"):
-        build_model({"own_mechanisms": "own"})
+    refused("the model has the mechanism 'own', which is not registered; give", build_model, {"own_mechanisms": "own"})
     register_mechanism("renamed")(mechanism())
-    with pytest.raises(UserError, match="give its --user-dir; the one given registers renamed"):
-        build_model({"own_mechanisms": "own"})
-
-
-class ReadsTheFuture(Mechanism):
-    """Adds the logits in reverse order, including those of later keys."""
-
-    Settings = On
-
-    def logits(self, logits, context):
-        return logits + logits.flip(-1)
-
-
-class ForgetsThePadding(Mechanism):
-    """Divides by the number of keys, including padding."""
-
-    Settings = On
-
-    def heads(self, heads, context):
-        return heads / context.k.size(2)
-
-
-class KeepsStateOnItself(Mechanism):
-    """Its state between decoding steps is not reordered with the beams."""
-
-    Settings = On
-
-    def __init__(self, settings, where):
-        super().__init__(settings, where)
-        self.step, self.mean = nn.Parameter(torch.ones(1)), None
-
-    def gate(self, heads, context):
-        if context.memory is None:
-            before = heads.roll(1, 2)
-            before[:, :, 0] = 0
-        else:
-            before = torch.zeros_like(heads) if self.mean is None or self.mean.shape != heads.shape else self.mean
-            self.mean = heads.detach()
-        return heads + self.step * before
-
-
-class CountsItsSteps(Mechanism):
-    """Scales by the position, which in decoding it counts on itself: right for the first batch only."""
-
-    Settings = On
-
-    def __init__(self, settings, where):
-        super().__init__(settings, where)
-        self.steps = 0
-
-    def gate(self, heads, context):
-        if context.memory is None:
-            return heads * torch.arange(1, heads.size(2) + 1, device=heads.device)[:, None]
-        self.steps += 1
-        return heads * self.steps
-
-
-@pytest.mark.parametrize(
-    ("cls", "holds", "component", "message"),
-    [
-        (CountsItsSteps, properties.called_twice, "decoder", "a decoding step stores steps on the module; keep it in"),
-        (ReadsTheFuture, properties.causality, "decoder", "outputs before position 2: differs by"),
-        (ForgetsThePadding, properties.padding, "encoder", "a sentence alone, compared with a batch padded left and"),
-        (KeepsStateOnItself, properties.step_by_step, "decoder", "compared with the full pass: differs by"),
-        (KeepsStateOnItself, properties.finished_sentences_leave, "decoder", "a step after a sentence has left,"),
-    ],
-)
-def test_a_broken_mechanism_is_found(cls, holds, component, message):
-    register_mechanism("own")(cls)
-    holds({})
-    with pytest.raises(properties.PropertyFailed, match=message):
-        holds({"own_on": component})
-
-
-@pytest.mark.parametrize(
-    ("stage", "returned", "message"),
-    [
-        ("heads", lambda heads, context: heads[:, :, :1], r"heads returns \(3, 4, 1, 6\), not \(3, 4, 7, 6\)"),
-        ("weights", lambda weights, context: None, "weights returns NoneType, not a tensor"),
-        ("visible", lambda context: context.q.new_ones(1), "visible returns torch.float32, not torch.bool"),
-        ("bias", lambda context: context.q.new_zeros(5, 7), r"bias returns \(5, 7\), which is not broadcast to \(B,"),
-        ("qkv", lambda context: (context.q, context.k), r"qkv returns \[.*\], not q, k, v of \(B, H, T or S, width\)"),
-        ("select", lambda logits, context: logits > 0, r"select returns \(3, 4, 7, 7\), not \(3, 4\)"),
-    ],
-)
-def test_a_wrong_shape_is_named(stage, returned, message):
-    register_mechanism("own")(mechanism(**{stage: lambda self, *given: returned(*given)}))
-    with pytest.raises(properties.PropertyFailed, match=message):
-        properties.shapes({"own_on": "decoder"})
-
-
-def test_an_error_with_another_mechanism_names_it():
-    def heads(self, heads, context):
-        assert self.alone, "no other mechanism"
-        return heads
-
-    register_mechanism("own")(mechanism(heads=heads, alone=False))
-    with pytest.raises(properties.PropertyFailed, match="with talking: AssertionError: no other mechanism"):
-        properties.with_others("own", "encoder", ["talking"])
+    refused("give its --user-dir; the one given registers renamed", build_model, {"own_mechanisms": "own"})
 
 
 def test_a_float_may_have_an_integer_as_default():
@@ -990,42 +854,21 @@ def test_a_float_may_have_an_integer_as_default():
     class Rate(On):
         rate: float = option(1, "help")
 
-    register_mechanism("own")(mechanism(Rate))
+    own(Rate)
     parser = argparse.ArgumentParser()
     add_flags(parser)
     args = parser.parse_args(["--own-rate", "0.5", "--own-on", "encoder"])
     assert args.own_rate == 0.5 and read_settings(args, "own").rate == 0.5
 
 
-def test_memory_without_the_batch_first_is_named():
-    def keep(self, heads, context):
-        if context.memory is not None:
-            context.memory["last"] = heads.transpose(0, 1)
-        return heads
-
-    register_mechanism("own")(mechanism(heads=keep))
-    with pytest.raises(ValueError, match=r"memory 'last' \(4, (\d+), 1, 6\): .* is the batch, \1$"):
-        properties.PROPERTIES["step by step = full pass, beam 5 reordered"]({"own_on": "decoder"})
-
-
 def test_memory_is_reordered_automatically():
-    class Keeps(KeepsStateOnItself):
-        def gate(self, heads, context):
-            if context.memory is None:
-                before = heads.roll(1, 2)
-                before[:, :, 0] = 0
-            else:
-                before = context.memory.get("own", torch.zeros_like(heads))
-                context.memory["own"] = heads
-            return heads + self.step * before
-
-    register_mechanism("own")(Keeps)
+    own(**adds_the_last(memory))
     properties.step_by_step({"own_on": "decoder,cross"})
     properties.finished_sentences_leave({"own_on": "decoder,cross"})
 
 
 def test_without_stages_it_is_fairseqs_attention():
-    register_mechanism("own")(mechanism(build=classmethod(lambda cls, settings, where: None)))
+    own(build=classmethod(lambda cls, settings, where: None))
     model = build_model({"own_on": "encoder"})
     assert all(layer.self_attn.is_plain for layer in model.encoder.layers)
     assert torch.equal(model.eval()(**batch())[0], build_model().eval()(**batch())[0])
@@ -1044,7 +887,7 @@ def test_a_constant_that_checkpoints_cannot_have_is_named():
 
 
 def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys, output_of):
-    register_mechanism("own")(ReadsTheFuture)
+    own(**FUTURE)
     few = {title: properties.PROPERTIES[title] for title in ("off = absent", "causality")}
     monkeypatch.setattr(properties, "PROPERTIES", few)
     monkeypatch.setattr(properties, "with_others", lambda *_: None)
@@ -1061,38 +904,3 @@ def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys,
     monkeypatch.setattr(properties, "reload", lambda *_: [0.0, 2e-6])
     assert main(["check", "own", "--on", "encoder"]) == 1
     assert "  reload at encoder: outputs differ by 2e-06" in capsys.readouterr().out
-
-
-class ForgetsThePaddingUnlessTrained(Mechanism):
-    """Has no effect at its initial values; after training, it reads padding and the future."""
-
-    Settings = On
-
-    def __init__(self, settings, where):
-        super().__init__(settings, where)
-        self.share = nn.Parameter(torch.zeros(1))
-
-    def heads(self, heads, context):
-        return heads + self.share * context.v.mean(2, keepdim=True)
-
-
-def test_an_error_hidden_by_initial_values_is_found():
-    register_mechanism("own")(ForgetsThePaddingUnlessTrained)
-    with pytest.raises(properties.PropertyFailed, match="alone, compared with a batch padded left and right"):
-        properties.padding({"own_on": "encoder"})
-    with pytest.raises(properties.PropertyFailed, match="outputs before position"):
-        properties.causality({"own_on": "decoder"})
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ({"refuses": {"talkng": "no"}}, "refuses: 'talkng' is not a mechanism"),
-        ({"neutral": {"own-on": "{on}"}}, "'own-on' is not a setting; write it with _, as in parsed arguments"),
-        ({"neutral_zeros": ("nope",)}, "neutral_zeros: 'nope' is not a parameter"),
-    ],
-)
-def test_what_a_class_declares_must_exist(members, message):
-    register_mechanism("own")(mechanism(**members))
-    with pytest.raises(properties.PropertyFailed, match=message):
-        properties.declared("own")
