@@ -35,6 +35,7 @@ from fairseq_diverse.reports.selection import best_of_grids
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import Busy
 from fairseq_diverse.support.slurm import _minutes, _value
+from tests.refusals import refused
 from tests.unit.conftest import RECORD, SIZE
 from tests.unit.test_records import SUMMARY
 
@@ -50,11 +51,9 @@ def test_a_grid_makes_one_row_per_combination(table):
     assert (row.train["lr"], row.train["arch"], row.train["dropout"]) == ("0.2", "a", "0.3")
     assert (row.family, row.baseline, row.published) == ("second", "first-lr=0.2-arch=a", {"bleu": 27.3})
     assert load_table(table()).rows["second"].family == "second"
-    with pytest.raises(ValueError, match="row second: dropout: the grid has it, too; give the row a grid of its own"):
-        load_table(table(("rows:", "grid: {dropout: [0.1, 0.2]}\nrows:")))
-    for wrong in ("lr: 0.1", "lr: []"):
-        with pytest.raises(ValueError, match=r"grid: lr: .*expected"):
-            load_table(table(("rows:", f"grid: {{{wrong}}}\nrows:")))
+    rows = load_table(table(("rows:", "grid: {finetune-from-model: [/a/b.pt, /a/c.pt]}\nrows:"))).rows
+    assert list(rows)[:2] == ["first-finetune-from-model=_a_b.pt", "first-finetune-from-model=_a_c.pt"]
+    assert rows["second-finetune-from-model=_a_c.pt"].train["finetune-from-model"] == "/a/c.pt"
 
 
 def test_a_row_has_a_grid_of_its_own_and_is_compared_with_one_without(table):
@@ -70,12 +69,6 @@ def test_a_row_has_a_grid_of_its_own_and_is_compared_with_one_without(table):
         load_table(table(("  second: {", "  second: {grid: {lr: [1]}, "), ("  first:", "  first: {baseline: second}")))
 
 
-def test_a_number_that_is_set_is_that_of_a_table(table):
-    """With another text the same run would be trained twice."""
-    made, of_table = load_table(table(), settings=["lr=5e-4"]), load_table(table(("second: {", "second: {lr: 5e-4, ")))
-    assert made.rows["second"].train == of_table.rows["second"].train
-
-
 def test_what_is_set_for_every_row_is_not_in_the_names_of_a_grid(table):
     """A name never says another value than that which is trained."""
     file = table(("rows:", "grid: {lr: [1, 2], data: [a, b]}\nrows:"))
@@ -85,29 +78,30 @@ def test_what_is_set_for_every_row_is_not_in_the_names_of_a_grid(table):
     made = load_table(file, data="c", size="tiny")
     assert list(made.rows) == [f"{name}-lr={lr}" for name in ("first", "second") for lr in (1, 2)]
     assert made.changed == ("--data c", "--size tiny")
-    parsers = table(
-        ("rows:", "grid: {parser: [spacy, stanza]}\nrows:"), ("{dropout: 0.3,", "{task: translation_with_syntax,")
-    )
+    of_trees = ("{dropout: 0.3,", "{task: translation_with_syntax,")
+    parsers = table(("rows:", "grid: {parser: [spacy, stanza]}\nrows:"), of_trees)
     (row,) = [row for row in load_table(parsers, settings=["parser=stanza"]).rows.values() if row.parser]
     assert row.name == "second" and {*row.parser.values()} == {"stanza"}
 
 
-def test_equal_rows_are_scored_as_all_of_them_ask_for(table):
-    file = table(
-        ("rows:", "metrics: wer\ntests: [valid]\nrows:"),
-        ("  first:", "  zero: {metrics: ter, tests: [test]}\n  first:"),
-    )
+def test_equal_rows_are_one_and_scored_as_all_of_them_ask_for(table):
+    zero = ("  first:", "  zero: {metrics: ter, tests: [test]}\n  first:")
+    file = table(("rows:", "metrics: wer\ntests: [valid]\nrows:"), zero)
     rows = load_table(file, data="other").rows
     assert "first" not in rows and rows["zero"].baseline == "zero"
     assert set(rows["zero"].metrics) == {"wer", "ter"} and rows["zero"].tests == ("test", "valid")
+    added = "rows:\n  third: {data: wmt14_en_de, baseline: third}\n  fourth: {dropout: 0.5, baseline: third}\n"
+    name = table(("rows:\n", added))
+    assert list(load_table(name).rows) == ["third", "fourth", "first", "second"]
+    rows = load_table(name, data="toy").rows
+    assert {row.name: row.baseline for row in rows.values()} == dict.fromkeys(("third", "fourth", "second"), "third")
 
 
 def test_a_grid_shows_the_point_with_the_lowest_validation_loss(table):
     rows = list(load_table(table(("rows:", "grid: {lr: [1, 2, 3]}\nrows:"))).rows.values())
     losses = {"first-lr=2": [3.0], "first-lr=3": [2.0, 5.0], "second-lr=1": [1.0], "second-lr=3": [0.5]}
-    summaries = {
-        row.name: [{"valid_nll": {"best": 1 / last, "last": last}} for last in losses.get(row.name, [])] for row in rows
-    }
+    last = {name: [{"valid_nll": {"best": 1 / x, "last": x}} for x in values] for name, values in losses.items()}
+    summaries = {row.name: last.get(row.name, []) for row in rows}
     best = best_of_grids(rows, summaries)
     assert [(row.name, row.baseline) for row in best] == [("first-lr=2", "first-lr=2"), ("second-lr=3", "first-lr=2")]
     nothing = best_of_grids(rows, {row.name: [] for row in rows})
@@ -123,6 +117,10 @@ def test_rows_are_size_then_table_then_row_then_settings(table):
     assert rows["second"].published == {"bleu": 27.3} and rows["second"].baseline == "first"
     assert load_table(table(), settings=["dropout=0.5"]).rows["second"].train["dropout"] == "0.5"
     assert to_arguments({"arch": "transformer", "fp16": True}) == ["--arch", "transformer", "--fp16"]
+    rows = load_table(table(("first:", "first: &first {lr: 1}\n  third: {<<: *first, dropout: 0.4}"))).rows  # YAML's
+    assert rows["third"].train["lr"] == "1" and rows["third"].train["dropout"] == "0.4"
+    made, of_table = load_table(table(), settings=["lr=5e-4"]), load_table(table(("second: {", "second: {lr: 5e-4, ")))
+    assert made.rows["second"].train == of_table.rows["second"].train  # else the same run would be trained twice
 
 
 def test_a_list_of_length_penalties_is_tried_on_the_validation_split(table, tmp_path):
@@ -142,8 +140,7 @@ def test_a_list_of_length_penalties_is_tried_on_the_validation_split(table, tmp_
         assert commands["generate"][-2:] == ["--lenpen", chosen] and "--lenpen" not in commands["reference"]
         assert "LENPEN" not in "".join(lines_of(run, state, {}).values())
     (tmp_path / "state.json").write_text(json.dumps(steps | {"lenpen-1": {}}))
-    with pytest.raises(ValueError, match=r"state.json: damaged \(lenpen-1\)"):
-        read_state(run)
+    refused(r"state.json: damaged \(lenpen-1\)", read_state, run)
 
 
 def test_references_are_scored_by_the_model_that_translates(table, tmp_path):
@@ -169,11 +166,8 @@ def test_further_test_sets(table, prepared, capsys):
     assert list(commands)[3:] == ["generate-valid", "reference-valid", "generate-two", "reference-two"]
     assert commands["generate-two"] == [word if word != "test" else "test1" for word in commands["generate"]]
     several.directory.mkdir(parents=True)
-    for tests, finished in (
-        ({}, False),
-        ({"valid": {}, "two": {"data_hash": "2"}}, True),
-        ({"valid": {}, "two": {"data_hash": "of another text"}}, False),
-    ):
+    two = [{}, {"valid": {}, "two": {"data_hash": "2"}}, {"valid": {}, "two": {"data_hash": "of another text"}}]
+    for tests, finished in zip(two, (False, True, False), strict=True):
         tests = {name: SUMMARY | {"data_hash": None} | part for name, part in tests.items()}
         (several.directory / "summary.json").write_text(json.dumps(SUMMARY | {"tests": tests}))
         assert is_finished(several) == finished
@@ -187,18 +181,15 @@ def test_further_test_sets(table, prepared, capsys):
         assert now["trees"] != made and now["data_hash"] == "2" and is_of_test(trees, "two", now)
         assert is_of_test(trees, "two", {"data_hash": "2"}) and not is_of_test(trees, "two", now | {"trees": made})
     path.write_text(json.dumps(RECORD))
-    with pytest.raises(ValueError, match=r"row second: tests: data set multi30k_en_de has no one, two; known: valid,"):
-        find_runs([second], [1])
+    refused(r"row second: tests: data set multi30k_en_de has no one, two; known: valid,", find_runs, [second], [1])
     elsewhere = load_table(name, data=str(prepared)).rows["second"]
     assert find_runs([elsewhere], [1])[0].further == {"valid": "valid"}
     asked = ["run", name, "--rows", "second", "--data", str(prepared), "--dry-run"]
     assert main(asked) == 0
     assert capsys.readouterr().err == "tests: data set multi30k_en_de has no one, two: left out\n"
-    with pytest.raises(ValueError, match="row first: tests: not for rows of kind classification"):
-        load_table(name, settings=["task=logical_inference"])
+    refused("row first: tests: not for rows of kind classificat", load_table, name, settings=["task=logical_inference"])
     path.write_text(json.dumps(RECORD | {"tests": {"../x": ""}}))
-    with pytest.raises(ValueError, match=r"preprocess.json: damaged \(tests\)"):
-        find_runs([second], [1])
+    refused(r"preprocess.json: damaged \(tests\)", find_runs, [second], [1])
 
 
 def test_a_key_depends_only_on_the_training(table):
@@ -286,14 +277,11 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     todo = "fairseq-diverse binarize-syntax --data {} --dependency FILES --constituency FILES --parser {}"
     record(None)
     before = key("null")
-    for parser, name, kind, makers in (
-        ("gold", "gold", "dependency", "dependency=gold,constituency=gold"),
-        (pcfg, "pcfg", "constituency", pcfg),
-    ):
+    all_gold = "dependency=gold,constituency=gold"
+    for parser, name, kind, makers in (("gold", "gold", "dependency", all_gold), (pcfg, "pcfg", "constituency", pcfg)):
         how = todo.format(prepared, makers)
         says = f"row second: {path}: does not say that {name} made its {kind} trees; if so: {how}"
-        with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-            key(parser)
+        refused(f"^{re.escape(says)}$", key, parser)
     neural = {"dependency": "spacy", "constituency": "benepar"}
     record(neural, "preprocess")
     assert key(own) == before
@@ -301,8 +289,7 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     (prepared / "test.en-de.de.syntax.json").write_text(json.dumps(trees))  # of the target
     assert key("null") == key(own) == key("gold", settings=["parser=null"]) == before
     says = f"{path}: benepar made its constituency trees, not pcfg; in a copy for --data: {todo.format('COPY', pcfg)}"
-    with pytest.raises(ValueError, match=f"^row second: {re.escape(says)}$"):
-        key(pcfg)
+    refused(f"^row second: {re.escape(says)}$", key, pcfg)
     (run,) = find_runs([row(pcfg)], [1], dry=True)
     assert stage(run) == f"refused: {says}" and parsers_of_trees(run.row, run.data) == neural
     run.directory.mkdir(parents=True)
@@ -314,13 +301,11 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     train, valid = (prepared / f"{split}.en-de.en.syntax.json" for split in ("train", "valid"))
     valid.write_text(path.read_text())
     train.write_text(path.read_text().replace("pcfg", "benepar"))
-    with pytest.raises(ValueError, match=f"^row second: {train}: benepar made its constituency trees, not pcfg; in a"):
-        key(pcfg)
+    refused(f"^row second: {train}: benepar made its constituency trees, not pcfg; in a", key, pcfg)
     for one in (path, train, valid):
         one.unlink()
     assert key(own)  # `parse` can still make them
-    with pytest.raises(ValueError, match=f"^row second: {prepared}: has no constituency trees by pcfg; once it is"):
-        key(pcfg)
+    refused(f"^row second: {prepared}: has no constituency trees by pcfg; once it is", key, pcfg)
 
 
 @pytest.mark.parametrize(
@@ -369,33 +354,29 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("{bleu: 27.3}", '{bleu: "27%"}'), "row second: published bleu: 27%: write 27.3, 12.6M or 90.9/87.0"),
         (("size: ", "size: [a]\nx: "), "table.yaml: size: text expected, not"),
         (("rows:", "grid: {metrics: [wer, ter]}\nrows:"), "grid: metrics: not a flag of a program; write rows for it"),
+        (("rows:", "grid: {dropout: [0.1, 0.2]}\nrows:"), "row second: dropout: the grid has it, too; give the row"),
+        (("rows:", "grid: {lr: 0.1}\nrows:"), "grid: lr: .*expected"),
+        (("rows:", "grid: {lr: []}\nrows:"), "grid: lr: .*expected"),
         (("fp16: true", "task: sentence_probing, metrics: wer"), "row second: metrics: not for rows of kind"),
         (("rows:", "grid: {from-checkpoint: [a/b, a_b]}\nrows:"), "two rows would be called first-from-checkpoint=a_b"),
     ],
 )
 def test_a_wrong_table_is_refused_by_name(table, replacement, problem):
-    with pytest.raises(ValueError, match=problem):
-        load_table(table(replacement))
+    refused(problem, load_table, table(replacement))
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("hello", "holds no `key: value` pairs; known keys: data"),
-        ("3", "holds no `key: value` pairs"),
-        ("a: " + "[" * 5000, "nested too deeply"),
-        ("a: &a [*a]", "nested too deeply"),
-        (
-            "a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [{f'*a{n}, ' * 10}]\n" for n in range(12)),
-            "unknown key a0, a1",
-        ),
+        ("hello", "holds no `key: value` pairs; known keys: data"), ("3", "holds no `key: value` pairs"),
+        ("a: " + "[" * 5000, "nested too deeply"), ("a: &a [*a]", "nested too deeply"),
+        ("a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [{f'*a{n}, ' * 10}]\n" for n in range(12)), "unknown key a0")
     ],
     ids=["text", "number", "deep", "endless", "a million million"],
-)
+)  # fmt: skip
 def test_a_file_that_is_not_a_table_is_refused(tmp_path, text, problem):
     (tmp_path / "table.yaml").write_text(text)
-    with pytest.raises(ValueError, match=f"table.yaml.*: .*{problem}"):
-        load_table(str(tmp_path / "table.yaml"))
+    refused(f"table.yaml.*: .*{problem}", load_table, str(tmp_path / "table.yaml"))
 
 
 def test_names_and_values_that_older_yaml_reads_as_others_are_text(table, tmp_path):
@@ -407,11 +388,6 @@ def test_names_and_values_that_older_yaml_reads_as_others_are_text(table, tmp_pa
     assert DataConfig.load(path).languages == ("en", "no")  # Norwegian
     train = rows["on"].train
     assert [train[flag] for flag in ("enliven", "lr", "clip-norm", "fp16")] == ["off", "1:30", "010", True]
-
-
-def test_anchors_and_merges_work(table):
-    rows = load_table(table(("first:", "first: &first {lr: 1}\n  third: {<<: *first, dropout: 0.4}"))).rows
-    assert rows["third"].train["lr"] == "1" and rows["third"].train["dropout"] == "0.4"
 
 
 @pytest.mark.parametrize(
@@ -434,12 +410,6 @@ def test_names_of_rows_with_signs_are_kept_and_their_folders_are_plain(table, tm
             find_runs([row], [1], dry=True)
 
 
-def test_a_grid_of_paths_names_its_rows_without_them(table):
-    rows = load_table(table(("rows:", "grid: {finetune-from-model: [/a/b.pt, /a/c.pt]}\nrows:"))).rows
-    assert list(rows)[:2] == ["first-finetune-from-model=_a_b.pt", "first-finetune-from-model=_a_c.pt"]
-    assert rows["second-finetune-from-model=_a_c.pt"].train["finetune-from-model"] == "/a/c.pt"
-
-
 def test_a_row_cannot_set_flags_that_run_sets(table, tmp_path):
     row = load_table(table()).rows["second"]
     run = Run(row, 7, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
@@ -450,56 +420,39 @@ def test_a_row_cannot_set_flags_that_run_sets(table, tmp_path):
     settings = [f"{a[2:]}=1" for a in own["train"]] + ["data=x", "no-save=true", "restore-file=x", "reset-meters=true"]
     settings += [f"generate.{flag[2:]}=1" for flag in own["generate"] | own["reference"]] + ["generate.scoring=bleu"]
     for setting in settings:
-        with pytest.raises(ValueError, match=rf"row first: {setting.split('=')[0]}: `fairseq-diverse run` sets this"):
-            load_table(table(), settings=[setting])
-    with pytest.raises(ValueError, match=r"table.yaml: row second: seed: `fairseq-diverse run` sets this flag"):
-        load_table(table(("fp16: true", "seed: 3")))
-    assert (
-        load_table(table(), settings=["seed=null", "num-workers=2", "batch-size=3"]).rows["first"].train["num-workers"]
-    )
+        refused(rf"row first: {setting.split('=')[0]}: `fairseq-diverse run`", load_table, table(), settings=[setting])
+    refused(r"table.yaml: row second: seed: `fairseq-diverse run` sets", load_table, table(("fp16: true", "seed: 3")))
+    assert "num-workers" in load_table(table(), settings=["seed=null", "num-workers=2"]).rows["first"].train
 
 
-def test_a_wrong_size_is_refused_by_name(table):
-    with pytest.raises(ValueError, match=r"size.yaml: unknown key lr; known: train"):
-        load_table(table(size=SIZE + "lr: 3\n"))
-    with pytest.raises(ValueError, match="set no `max-update`"):
-        load_table(table(size=SIZE.replace("max-update: 30, ", "")))
-    with pytest.raises(ValueError, match="row first: warmup-updates: 6%: needs max-update"):
-        load_table(table(size=SIZE.replace("max-update: 30, ", "warmup-updates: 6%, ")))
+@pytest.mark.parametrize(
+    ("settings", "size", "problem"),
+    [
+        *(([setting], SIZE, rf"--set {setting}: write flag=value, ") for setting in ("dropout", "=3", "other.beam=4")),
+        (["average.first=3"], SIZE, "unknown key first"),
+        (["max-update=true"], SIZE, "row first: max-update: True is not a number of updates"),
+        (["dropout={a: 1}"], SIZE, "row first: dropout: one value expected"),
+        (["average.last=4", "average.every=8"], SIZE, "average: the last 4 checkpoints of every 8 .*only 30"),
+        ([], SIZE + "lr: 3\n", r"size.yaml: unknown key lr; known: train"),
+        ([], SIZE.replace("max-update: 30, ", ""), "set no `max-update`"),
+        ([], SIZE.replace("max-update: 30, ", "warmup-updates: 6%, "), "warmup-updates: 6%: needs max-update"),
+    ],
+)
+def test_a_wrong_setting_or_size_is_refused(table, settings, size, problem):
+    refused(problem, load_table, table(size=size), settings=settings)
 
 
 def test_unknown_names_are_reported_with_the_known_ones(table, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    with pytest.raises(ValueError, match=r"nosuch: .*known: .*multi30k"):
-        load_table("nosuch")
-    with pytest.raises(ValueError, match=r"nosuch: .*known: .*small"):
-        load_table(table(), size="nosuch")
-    with pytest.raises(ValueError, match=r"no row third in table; rows: first, second"):
-        select_rows(load_table(table()), "first,third")
+    refused(r"nosuch: .*known: .*multi30k", load_table, "nosuch")
+    refused(r"nosuch: .*known: .*small", load_table, table(), size="nosuch")
+    refused(r"no row third in table; rows: first, second", select_rows, load_table(table()), "first,third")
     assert [row.name for row in select_rows(load_table(table()), "second, first")] == ["second", "first"]
-    with pytest.raises(ValueError, match=r"data set nosuch: .*known: .*multi30k_en_de"):
-        find_data("nosuch")
+    refused(r"data set nosuch: .*known: .*multi30k_en_de", find_data, "nosuch")
     (tmp_path / "subj_number.txt").write_text("tr\t1\ta\n")
-    with pytest.raises(ValueError, match=r"lacks sentence_length.txt, word_content.txt, .*, of SentEval \(https://"):
-        find_data(str(tmp_path))
-    with pytest.raises(ValueError, match="fairseq-diverse prepare multi30k_en_de --raw RAW_DIR --out"):
-        find_data("multi30k_en_de")
+    refused(r"lacks sentence_length.txt, word_content.txt, .*, of SentEval \(https://", find_data, str(tmp_path))
+    refused("fairseq-diverse prepare multi30k_en_de --raw RAW_DIR --out", find_data, "multi30k_en_de")
     assert find_data("multi30k_en_de", dry=True).hash is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        *(([setting], rf"--set {setting}: write flag=value, ") for setting in ("dropout", "=3", "other.beam=4")),
-        (["average.first=3"], "unknown key first"),
-        (["max-update=true"], "row first: max-update: True is not a number of updates"),
-        (["dropout={a: 1}"], "row first: dropout: one value expected"),
-        (["average.last=4", "average.every=8"], "row first: average: the last 4 checkpoints of every 8 .*only 30"),
-    ],
-)
-def test_a_wrong_setting_is_refused(table, settings, problem):
-    with pytest.raises(ValueError, match=problem):
-        load_table(table(), settings=settings)
 
 
 @pytest.mark.parametrize("text", ["[[[", "!!bool x", "!!int ''", "a: b: c", "*a", "[" * 5000])
@@ -507,28 +460,16 @@ def test_a_setting_that_is_not_yaml_is_text(table, text):
     assert load_table(table(), settings=[f"data-name={text}"]).rows["first"].train["data-name"] == text
 
 
-def test_rows_that_are_equal_for_another_data_set_are_one(table):
-    added = "rows:\n  third: {data: wmt14_en_de, baseline: third}\n  fourth: {dropout: 0.5, baseline: third}\n"
-    name = table(("rows:\n", added))
-    assert list(load_table(name).rows) == ["third", "fourth", "first", "second"]
-    rows = load_table(name, data="toy").rows
-    assert {row.name: row.baseline for row in rows.values()} == {
-        "third": "third", "fourth": "third", "second": "third"
-    }  # fmt: skip
-
-
 def test_averages_of_the_best(table):
     by_loss = ["average.best=3", "average.every=5", "average.by=loss"]
     row = load_table(table(), settings=by_loss).rows["first"]
-    assert row.average == {"best": 3, "every": 5, "by": "loss"} and row.key("h") != load_table(table()).rows[
-        "first"
-    ].key("h")
+    assert row.average == {"best": 3, "every": 5, "by": "loss"}
+    assert row.key("h") != load_table(table()).rows["first"].key("h")
     flags = steps_of(Run(row, 1, DataSet("d", Path("d"), "en", "de", "h"), True, Path("r")), {})
     shown = " ".join(flags["train"])
     assert "--save-interval-updates 5 --keep-interval-updates -1 --best-checkpoint-metric loss" in shown
-    assert " ".join(flags["average"]).endswith(
-        "--updates --best 3 --metric loss --strict --out r/checkpoints/checkpoint_average.pt"
-    )
+    averaging = "--updates --best 3 --metric loss --strict --out r/checkpoints/checkpoint_average.pt"
+    assert " ".join(flags["average"]).endswith(averaging)
     last = ("fp16: true", "average: {last: 2, every: 5}")
     assert load_table(table(last), settings=by_loss).rows["second"].average == row.average
     last_3 = {"last": 3, "every": 5}
@@ -542,8 +483,7 @@ def test_averages_of_the_best(table):
     with pytest.raises(ValueError, match="average: the best 7 checkpoints of every 5 updates, but only 30 updates"):
         load_table(table(("fp16: true", "average: {best: 7, every: 5, by: loss}")))
     classifier = ("fp16: true", "task: sentence_probing, average: {best: 2, every: 5, by: nll_loss}")
-    with pytest.raises(ValueError, match="row second: average: by: nll_loss: rows of kind classification have loss"):
-        load_table(table(classifier))
+    refused("row second: average: by: nll_loss: rows of kind classification have loss", load_table, table(classifier))
     with pytest.raises(ValueError, match="row first: best-checkpoint-metric: `fairseq-diverse run` sets this flag"):
         load_table(table(), settings=[*by_loss, "best-checkpoint-metric=ppl"])
 
@@ -575,8 +515,7 @@ def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, error_of, monkeypat
         assert problem in error_of("run", "--dry-run", name, "--data", "toy", "--gpus-of-paper", *arguments)
     assert load_table("li2021-table1").rows["baseline"].gpus == 8
     assert load_table("zhang2021-table1").rows["transformer"].gpus == 4
-    with pytest.raises(ValueError, match="gpus: a whole number expected, not many"):
-        load_table(table(("rows:", "gpus: many\nrows:")))
+    refused("gpus: a whole number expected, not many", load_table, table(("rows:", "gpus: many\nrows:")))
 
 
 @pytest.mark.usefixtures("prepared")
@@ -586,15 +525,9 @@ def test_a_batch_for_another_number_of_gpus_is_warned_of(table, monkeypatch, cap
     monkeypatch.setattr(schedule, "queue", lambda *given: [])
     asked = ["run", table(("rows:", "gpus: 4\nrows:")), "--rows", "first"]
     for count, more, has in (
-        (2, [], 2),
-        (2, ["--jobs", "2"], 1),
-        (4, [], 4),
-        (2, ["--gpus-of-paper"], 4),
-        (8, [], 8),
-        (8, ["--gpus-of-paper"], 8),
-        (0, ["--slurm", "gpus_per_node=1"], 1),
-        (0, ["--slurm", "partition=gpu"], 4),
-    ):
+        (2, [], 2), (2, ["--jobs", "2"], 1), (4, [], 4), (2, ["--gpus-of-paper"], 4), (8, [], 8),
+        (8, ["--gpus-of-paper"], 8), (0, ["--slurm", "gpus_per_node=1"], 1), (0, ["--slurm", "partition=gpu"], 4)
+    ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         assert main([*asked, *more]) == 0
         warning = f"warning: batches are for 4 GPUs, and runs have {has}: "
@@ -643,15 +576,13 @@ def test_metrics_of_a_table(table):
     own = load_table(table(("rows:", "metrics: yisi-0\nrows:\n  own: {metrics: wer, dropout: 0.7}"))).rows
     assert own["own"].metrics == ("wer",) and own["second"].metrics == ("yisi-0",)
     assert rows["second"].key("hash") == load_table(table()).rows["second"].key("hash")
-    with pytest.raises(ValueError, match=r"table.yaml: metrics blue: not known; choose from bleu, "):
-        load_table(table(("rows:", "metrics: blue\nrows:")))
+    refused(r"table.yaml: metrics blue: not known; choose from", load_table, table(("rows:", "metrics: blue\nrows:")))
 
 
 def test_seeds():
     assert parse_seeds("1, 20") == [1, 20]
     for text in ("", "1,a", "1,1", "-1", "1,01"):
-        with pytest.raises(ValueError, match="--seeds"):
-            parse_seeds(text)
+        refused("--seeds", parse_seeds, text)
 
 
 TRAIN_LOG = """2026 00:00 | INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,000)
@@ -663,19 +594,24 @@ TRAIN_LOG = """2026 00:00 | INFO | fairseq_cli.train | num. shared model params:
 2026 00:05 | INFO | train_inner | {"epoch": 1, "los"""
 
 
-def test_measurements_of_training(tmp_path):
+def test_measurements_of_training_and_translation(tmp_path):
     (tmp_path / "train.log").write_text(TRAIN_LOG)
     measured = logs.measure("train", tmp_path / "train.log")
     assert measured["parameters"] == 1234 and measured["words_per_second"] == 120 and measured["gb_free"] == 4.5
     assert measured["valid_nll"] == {"last": round(4 * np.log(2), 4), "best": round(3 * np.log(2), 4)}
+    line = "| Translated 1,000 sentences (12,345 tokens) in 10.0s (100.00 sentences/s, 1234.50 tokens/s)\n"
+    (tmp_path / "generate.log").write_text("H-0\t-1\tword\n" + line)
+    measured = {"sentences": 1000, "tokens": 12345, "seconds": 10.0, "words_per_second": 1234.5}
+    assert logs.measure("generate", tmp_path / "generate.log") == measured
+    path = tmp_path / "reference.log"
+    path.write_text("S-1\tsource\nP-1\t-1.0000 -2.5000\nP-0\t-4.0000\n")
+    assert logs.reference_nll(path) == pytest.approx([4 * np.log(2), 3.5 * np.log(2)])
+    path.write_text("P-2\t-1.0000\nP-0\t-4.0000\n")
+    refused("2 scored sentences", logs.reference_nll, path)
 
 
 def test_updates_per_second_and_minutes_an_epoch(tmp_path):
-    logged = (
-        (0.125, "100", "0.05", "2000", "10"),
-        (0.25, "300", "0.15", "2000", "20"),
-        (0.375, "120", "0.05", "2500", "30"),
-    )
+    logged = (0.125, "100", "0.05", "2000", 10), (0.25, "300", "0.15", "2000", 20), (0.375, "120", "0.05", "2500", 30)
     lines = [json.dumps(dict(zip(("update", "wps", "ups", "wpb", "num_updates"), x, strict=True))) for x in logged]
     (tmp_path / "train.log").write_text("".join(f"2026 | INFO | train_inner | {line}\n" for line in lines))
     measured = logs.measure("train", tmp_path / "train.log")
@@ -691,34 +627,11 @@ def test_following_a_log_that_grows_in_the_middle_of_a_line(tmp_path):
     follower = logs.Follower(path)
     assert follower.latest() == (0, "", "")
     middle = TRAIN_LOG.index("num_updates") + 3
-    for text, expected in (
-        (TRAIN_LOG[:middle], (0, "", "")),
-        (TRAIN_LOG[middle:-200], (20, "9.0", "300")),
-        (TRAIN_LOG[-200:], (30, "8.0", "120")),
-    ):
+    parts = TRAIN_LOG[:middle], TRAIN_LOG[middle:-200], TRAIN_LOG[-200:]
+    for text, expected in zip(parts, ((0, "", ""), (20, "9.0", "300"), (30, "8.0", "120")), strict=True):
         with open(path, "a") as f:
             f.write(text)
         assert follower.latest() == expected
-
-
-def test_speed_of_translation(tmp_path):
-    line = "| Translated 1,000 sentences (12,345 tokens) in 10.0s (100.00 sentences/s, 1234.50 tokens/s)\n"
-    (tmp_path / "generate.log").write_text("H-0\t-1\tword\n" + line)
-    assert logs.measure("generate", tmp_path / "generate.log") == {
-        "sentences": 1000,
-        "tokens": 12345,
-        "seconds": 10.0,
-        "words_per_second": 1234.5,
-    }
-
-
-def test_nll_of_references_is_in_nats_and_in_the_order_of_the_test_set(tmp_path):
-    path = tmp_path / "reference.log"
-    path.write_text("S-1\tsource\nP-1\t-1.0000 -2.5000\nP-0\t-4.0000\n")
-    assert logs.reference_nll(path) == pytest.approx([4 * np.log(2), 3.5 * np.log(2)])
-    path.write_text("P-2\t-1.0000\nP-0\t-4.0000\n")
-    with pytest.raises(ValueError, match="2 scored sentences"):
-        logs.reference_nll(path)
 
 
 def checkpoint(path, updates):
@@ -804,18 +717,15 @@ def test_nothing_is_kept_of_a_step_whose_code_or_data_changed(edited, table, pre
     assert ((run.directory / "train.log").read_text() == "before\n") == (not kept)
 
 
-def test_training_that_ends_early_without_a_flag_fails(training):
-    run = training()
-    with pytest.raises(RunFailed, match=r"^train ended after 13 of 30 updates; see .*train\.log$"):
-        list(execution._train(run, "train", [], {}, 0))
-    assert "train" not in read_state(run)
-
-
-@pytest.mark.parametrize("loss", ["nan", "inf"])
-def test_training_whose_validation_is_not_finite_fails(loss, training, monkeypatch):
-    run = training("max-epoch=1")
+@pytest.mark.parametrize(
+    ("setting", "loss", "said"),
+    [([], "4.0", "train ended after 13 of 30 updates"),
+     *((["max-epoch=1"], loss, "training diverged: a validation loss is not finite") for loss in ("nan", "inf"))],
+)  # fmt: skip
+def test_training_that_diverges_or_ends_early_without_a_flag_fails(setting, loss, said, training, monkeypatch):
+    run = training(*setting)
     monkeypatch.setattr("tests.unit.test_experiments.TRAIN_LOG", TRAIN_LOG.replace('"4.0"', f'"{loss}"'))
-    with pytest.raises(RunFailed, match=r"^training diverged: a validation loss is not finite; see .*train\.log$"):
+    with pytest.raises(RunFailed, match=rf"^{said}; see .*train\.log$"):
         list(execution._train(run, "train", [], {}, 0))
     assert "train" not in read_state(run)
 
@@ -839,13 +749,11 @@ def test_runs_share_the_cores_and_a_job_has_its_own(table, asked, cores, same, o
         monkeypatch.setenv(name, value)
     assert main(["run", table(), "--data", "toy", "--rows", "first", "--jobs", "4", "--dry-run", "--commands"]) == 0
     assert f"OMP_NUM_THREADS={of_run} " in capsys.readouterr().out
-    given = []
-    monkeypatch.setattr(
-        schedule, "run_all", lambda runs, jobs, variables, gpus: given.append(variables["OMP_NUM_THREADS"])
-    )
+    threads = []
+    monkeypatch.setattr(schedule, "run_all", lambda runs, jobs, given, gpus: threads.append(given["OMP_NUM_THREADS"]))
     monkeypatch.setattr(schedule, "outcome", lambda run: "BLEU 1")
     (run,) = find_runs([load_table(table(), data="toy").rows["first"]], [1], dry=True, cpu=True)
-    assert schedule.Job(run, same)() == "BLEU 1" and given == [of_job]
+    assert schedule.Job(run, same)() == "BLEU 1" and threads == [of_job]
 
 
 def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, tmp_path):
@@ -853,9 +761,8 @@ def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, 
     tracked = replace(plain, tracking=Tracking(tmp_path / "board", "project"))
     command = shlex.join(steps_of(tracked, {})["train"])
     folder = tmp_path / "board" / plain.directory.parent.name / plain.directory.name
-    assert (
-        command == f"{shlex.join(steps_of(plain, {})['train'])} --tensorboard-logdir {folder} --wandb-project project"
-    )
+    plainly = shlex.join(steps_of(plain, {})["train"])
+    assert command == f"{plainly} --tensorboard-logdir {folder} --wandb-project project"
     assert tracked.directory == plain.directory and steps_of(tracked, {})["generate"] == steps_of(plain, {})["generate"]
     key = plain.directory.parent.name.rpartition("-")[2]
     assert variables(tracked, "train") == {
@@ -880,8 +787,8 @@ def test_tracking_without_its_package_is_refused(flag, monkeypatch, error_of):
 def test_a_damaged_file_of_a_run_is_named(training, name, text):
     run = training()
     (run.directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=rf"{name}: (damaged|not a summary).*; delete this file and start the run"):
-        (summary_of if name == "summary.json" else read_state)(run)
+    read = summary_of if name == "summary.json" else read_state
+    refused(rf"{name}: (damaged|not a summary).*; delete this file and start the run", read, run)
     assert name in stage(run)
     assert schedule.run_all([run], jobs=10**9, environment={}) == 1
 
@@ -1003,8 +910,7 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
     """Relative to the file; every command of the run gets it, and changed code makes another run."""
     folder = tmp_path / "own_mechanisms"
     folder.mkdir()
-    with pytest.raises(ValueError, match=r"table.yaml: user-dir .*own_mechanisms: no such folder, or one without"):
-        load_table(table(("rows:", "user-dir: own_mechanisms\nrows:")))
+    refused("own_mechanisms: no such folder, or", load_table, table(("rows:", "user-dir: own_mechanisms\nrows:")))
     (folder / "__init__.py").write_text("first = 1\n")
     row = load_table(table(("rows:", "user-dir: own_mechanisms\nrows:"))).rows["first"]
     assert row.user_dir == str(folder) and load_table(table()).rows["first"].user_dir == ""
@@ -1044,9 +950,8 @@ def test_another_file_of_the_same_name_makes_another_run(table, tmp_path, flag):
     assert find_runs([row], [1], dry=True, cpu=True)[0].directory not in folders
     for number in (0, 1):  # finished runs are found without the file, the first of them
         folders[number].mkdir(parents=True)
-        (folders[number] / "summary.json").write_text(
-            json.dumps({"read": {flag.removeprefix("generate."): digests[number]}})
-        )
+        read = {flag.removeprefix("generate."): digests[number]}
+        (folders[number] / "summary.json").write_text(json.dumps({"read": read}))
     assert find_runs([row], [1], dry=True, cpu=True)[0].directory in folders
 
 
@@ -1054,18 +959,14 @@ def test_another_file_of_the_same_name_makes_another_run(table, tmp_path, flag):
     ("change", "problem"),
     [
         ({"source": "en;touch PWNED;"}, "source: 'en;touch PWNED;' is not a language"),
-        ({"target": [1]}, r"target: \[1\] is not a language"),
-        ({"source": None}, "source: None is not a language"),
-        ({"hash": 3}, r"damaged \(hash\)"),
-        ("hash", r"incomplete \(hash\)"),
-        ("source", r"incomplete \(source\)"),
+        ({"target": [1]}, r"target: \[1\] is not a language"), ({"source": None}, "source: None is not a language"),
+        ({"hash": 3}, r"damaged \(hash\)"), ("hash", r"incomplete \(hash\)"), ("source", r"incomplete \(source\)")
     ],
-)
+)  # fmt: skip
 def test_a_damaged_record_of_prepared_data_is_one_line(change, problem, tmp_path):
     record = {k: v for k, v in RECORD.items() if k != change} if isinstance(change, str) else {**RECORD, **change}
     (tmp_path / "preprocess.json").write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=f"preprocess.json: {problem}"):
-        find_data(str(tmp_path))
+    refused(f"preprocess.json: {problem}", find_data, str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -1112,8 +1013,7 @@ def test_a_dry_run_prints_the_gpus_of_each_run(table, monkeypatch, output_of):
 )  # fmt: skip
 def test_times_of_slurm_are_in_minutes(text, minutes):
     if minutes is None:
-        with pytest.raises(ValueError, match=f"--slurm time={text}: minutes, HOURS"):
-            _minutes(text)
+        refused(f"--slurm time={text}: minutes, HOURS", _minutes, text)
     else:
         assert _minutes(text) == minutes
 
