@@ -18,6 +18,7 @@ from fairseq_diverse.checkpoints import averaging
 from fairseq_diverse.checkpoints.averaging import average_checkpoints
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
+from tests.refusals import refused
 
 
 def parameters(seed: int) -> OrderedDict:
@@ -109,8 +110,7 @@ def test_an_average_that_was_changed_is_refused(three, tmp_path):
         else:
             del state["model"][key]
         torch.save(state, tmp_path / "changed.pt")
-        with pytest.raises(ValueError, match=r"changed\.pt: the checksum of its parameters is not the one that"):
-            load_checkpoint(tmp_path / "changed.pt")
+        refused(r"changed\.pt: the checksum of its parameters is not the", load_checkpoint, tmp_path / "changed.pt")
     average_checkpoints([out], tmp_path / "again.pt")
     assert load_checkpoint(tmp_path / "again.pt")["extra_state"]["averaged"] == ["average.pt"]
 
@@ -158,8 +158,7 @@ def changed(key: str, value) -> OrderedDict:
 )
 def test_other_parameters_are_refused(three, tmp_path, model, message):
     other, out = save(tmp_path / "other.pt", model), tmp_path / "average.pt"
-    with pytest.raises(ValueError, match=f"other.pt: {message}"):
-        average_checkpoints([three[0], other], out)
+    refused(f"other.pt: {message}", average_checkpoints, [three[0], other], out)
     assert not out.exists()
 
 
@@ -222,27 +221,21 @@ def chosen(capsys, folder: Path, *flags: str) -> list[str]:
     """The names of the averaged checkpoints."""
     assert main(["average", "--checkpoints", str(folder), "--out", str(folder / "average.pt"), *flags]) == 0
     names = capsys.readouterr().out.split("average of ")[1]
-    assert load_checkpoint(folder / "average.pt")["extra_state"]["averaged"] == [
-        name.split(" ")[0] for name in names.strip().split(", ")
-    ]
+    averaged = load_checkpoint(folder / "average.pt")["extra_state"]["averaged"]
+    assert averaged == [name.split(" ")[0] for name in names.strip().split(", ")]
     return names.strip().removesuffix("\n").split(", ")
 
 
-def test_last_and_range_count_as_numbers(folder, capsys):
+def test_last_and_range_count_as_numbers_and_fewer_than_asked_are_warned_of(folder, capsys):
     assert chosen(capsys, folder, "--epochs", "--last", "3") == ["checkpoint9.pt", "checkpoint10.pt", "checkpoint11.pt"]
     assert chosen(capsys, folder, "--updates", "--last", "2") == ["checkpoint_2_150.pt", "checkpoint_11_1050.pt"]
     assert chosen(capsys, folder, "--epochs", "--range", "9-10") == ["checkpoint9.pt", "checkpoint10.pt"]
     assert chosen(capsys, folder, "--updates", "--range", "50-150") == ["checkpoint_1_50.pt", "checkpoint_2_150.pt"]
-
-
-def test_fewer_than_asked_are_averaged_with_a_warning(folder, capsys):
     out = str(folder / "average.pt")
     assert main(["average", "--checkpoints", str(folder), "--out", out, "--updates", "--last", "5"]) == 0
     said = capsys.readouterr()
-    assert said.err == (
-        "warning: 5 checkpoints are wanted, but there are 3: checkpoint_1_50.pt, checkpoint_2_150.pt, "
-        "checkpoint_11_1050.pt\n"
-    )
+    kept = "checkpoint_1_50.pt, checkpoint_2_150.pt, checkpoint_11_1050.pt"
+    assert said.err == f"warning: 5 checkpoints are wanted, but there are 3: {kept}\n"
     assert chosen(capsys, folder, "--updates", "--last", "5") == chosen(capsys, folder, "--updates", "--last", "3")
 
 
@@ -283,11 +276,8 @@ def test_the_settings_of_an_older_fairseq_are_read(tmp_path):
     assert [one.number for one in averaging.best(files, 2, "f1")] == [2, 3]
 
 
-def test_of_equally_good_checkpoints_the_later_are_best(tmp_path):
+def test_of_equal_values_the_later_are_best_and_equal_updates_are_no_copies(tmp_path):
     assert [one.number for one in averaging.best(save_numbered(tmp_path, (3.0, 3.0, 3.0)), 2, "loss")] == [3, 2]
-
-
-def test_equal_updates_of_several_trainings_are_no_copies(tmp_path):
     for folder, values in (("one", (1.0, 4.0)), ("two", (3.0, 2.0))):
         (tmp_path / folder).mkdir()
         save_numbered(tmp_path / folder, values, "checkpoint{}.pt")
@@ -304,8 +294,7 @@ def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path):
     save_numbered(tmp_path, [math.nan] * 6)
     averaging.drop_worse(tmp_path, 2, "loss")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_1_6.pt"]
-    with pytest.raises(ValueError, match="no checkpoint holds a finite loss: training diverged"):
-        averaging.best([*tmp_path.iterdir()], 1, "loss")
+    refused("no checkpoint holds a finite loss: training diverged", averaging.best, [*tmp_path.iterdir()], 1, "loss")
 
 
 def test_best_by_the_name_of_a_file_and_of_an_unknown_metric(tmp_path, capsys):
@@ -340,42 +329,31 @@ def test_an_impossible_choice_is_one_line(folder, tmp_path, error_of, flags):
     assert not out.exists()
 
 
-def test_paths_that_cannot_be(three, tmp_path, capsys):
-    empty = tmp_path / "empty"
-    empty.mkdir()
+def test_paths_that_cannot_be(three, tmp_path, error_of):
+    (empty := tmp_path / "empty").mkdir()
     for path, out, message in (
         (tmp_path / "absent", tmp_path / "a.pt", f"{tmp_path}/absent: no such checkpoint"),
         (empty, tmp_path / "a.pt", f"{empty}: no checkpoint (*.pt)"),
         (three[0], tmp_path, f"--out {tmp_path}: a directory; name a file"),
+        (three[0], three[0], "is one of --checkpoints; give another file"),
+        (three[0], tmp_path / ".." / tmp_path.name / three[0].name, "is one of --checkpoints; give another file"),
     ):
-        assert main(["average", "--checkpoints", str(path), "--out", str(out)] + ["--last", "1"] * (path == empty)) == 2
-        assert message in capsys.readouterr().err
+        before = three[0].read_bytes()
+        assert message in error_of("average", "--checkpoints", path, "--out", out, *["--last", "1"] * (path == empty))
+        assert three[0].read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    "change", [{"extra_state": "text"}, {"optimizer_history": [3]}, {"optimizer_history": 5}], ids=str
-)
-@pytest.mark.parametrize("flags", [[], ["--best", "1", "--metric", "loss"]], ids=["all", "best"])
-def test_parts_of_other_types_are_one_line(change, flags, tmp_path, error_of):
+    "change",
+    [{"extra_state": "text"}, {"optimizer_history": [3]}, {"optimizer_history": 5}, {"extra_state": {"metrics": 3}},
+     {"extra_state": {"metrics": {"valid": [3]}}}, {"extra_state": {"val_loss": [1]}}],
+    ids=str,
+)  # fmt: skip
+def test_parts_of_other_types_are_one_line(change, tmp_path, error_of):
     path = save(tmp_path / "checkpoint1.pt", parameters(1), value=1.0)
     torch.save(torch.load(path, weights_only=False) | change, path)
-    error = error_of("average", "--checkpoints", path, *flags, "--out", tmp_path / "out.pt")
-    assert f"{path}: " in error and not (tmp_path / "out.pt").exists()
-
-
-def test_damaged_figures_are_one_line(tmp_path, error_of):
-    flags = ["--best", "1", "--metric", "loss", "--out", str(tmp_path / "o.pt")]
-    for change in ({"metrics": 3}, {"metrics": {"valid": [3]}}, {"val_loss": [1]}):
-        path = save(tmp_path / "checkpoint1.pt", parameters(1), value=None, **change)
-        assert "checkpoint1.pt" in error_of("average", "--checkpoints", path, *flags)
-
-
-def test_an_average_does_not_replace_what_it_is_of(tmp_path, capsys):
-    one, two = tmp_path / "one.pt", tmp_path / "two.pt"
-    for path in (one, two):
-        torch.save({"model": {"x": torch.ones(1)}, "extra_state": {}}, path)
-    before = one.read_bytes()
-    for out in (one, tmp_path / ".." / tmp_path.name / "one.pt"):
-        assert main(["average", "--checkpoints", str(one), str(two), "--out", str(out)]) == 2
-        assert "is one of --checkpoints; give another file" in capsys.readouterr().err
-    assert one.read_bytes() == before
+    figure = isinstance(change.get("extra_state"), dict)  # which is read for --best alone
+    for flags in ([], ["--best", "1", "--metric", "loss"])[figure:]:
+        asked = "average", "--checkpoints", path, *flags, "--out", tmp_path / "out.pt"
+        assert (path.name if figure else f"{path}: ") in error_of(*asked)
+        assert not (tmp_path / "out.pt").exists()

@@ -22,6 +22,7 @@ from fairseq_diverse.host.loading import load_ensemble, load_problem
 from fairseq_diverse.host.messages import install_error_hook
 from fairseq_diverse.support.errors import UserError
 from tests.cases import build_model
+from tests.refusals import refused
 
 NUMBERS = [
     np.array([3, 0, 1], dtype=np.int64), np.array([3, 0, 1], dtype=">i4"),
@@ -77,11 +78,9 @@ def test_fairseq_checkpoint_loads(tmp_path):
 def test_an_older_checkpoint_keeps_what_was_the_default(part, tmp_path):
     """Localness had parameters shared over the heads, and no setting for it."""
     for settings, form in (
-        ({"localness_on": "encoder:1"}, "shared"),
-        ({"localness_on": "encoder:1", "localness_form": "heads"}, "heads"),
-        ({"localness_on": ""}, None),
-        ({}, None),
-    ):
+        ({"localness_on": "encoder:1"}, "shared"), ({"localness_on": "encoder:1", "localness_form": "heads"}, "heads"),
+        ({"localness_on": ""}, None), ({}, None)
+    ):  # fmt: skip
         flags = Namespace(**settings)
         path = tmp_path / "checkpoint.pt"
         torch.save({"model": {}, part: flags if part == "args" else {"model": flags}}, path)
@@ -118,68 +117,55 @@ def test_payload_is_refused_and_not_run(tmp_path, function, zipped):
     marker, path = tmp_path / "marker", tmp_path / "hostile.pt"
     text = f"touch {marker}" if function is os.system else f"open({str(marker)!r}, 'w')"
     torch.save({**checkpoint(), "extra_state": Call(function, text)}, path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(UserError, match=rf"hostile\.pt: refused: it names \S*{function.__name__}, .*nothing was run"):
-        load_checkpoint(path)
+    refused(rf"hostile\.pt: refused: it names \S*{function.__name__}, .*nothing was run", load_checkpoint, path)
     assert not marker.exists()
 
 
 @pytest.mark.parametrize(
     "payload",
     [
-        forged_array(),
-        np.array([print], dtype=object),
-        np.array(["text"]),
+        forged_array(), np.array([print], dtype=object), np.array(["text"]),
         Call(np._core.multiarray.scalar, "O8", b"A" * 8),
         Call(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=(1, (1,), "O8", False, [1])),
         Call(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=(1, (9,), np.dtype("f8"), False, b"12")),
-        Call(np.ndarray, (3,), "O8"),
-        Call(np.dtype, [("field", "O8")]),
-        Call(Namespace, print),
+        Call(np.ndarray, (3,), "O8"), Call(np.dtype, [("field", "O8")]), Call(Namespace, print)
     ],
     ids=["forged", "objects", "text", "scalar", "list", "short", "ndarray", "fields", "namespace"],
-)
+)  # fmt: skip
 def test_allowed_names_hold_only_numbers_and_flags(tmp_path, payload):
     path = tmp_path / "hostile.pt"
     torch.save({**checkpoint(), "extra_state": payload}, path)
-    with pytest.raises(UserError, match=r"hostile\.pt: (refused|damaged)"):
-        load_checkpoint(path)
+    refused(r"hostile\.pt: (refused|damaged)", load_checkpoint, path)
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "name"),
     [
-        "[argparse.Namespace['true'] for argparse.Namespace.__class_getitem__ in [os.system]]",
-        "[0] + [argparse.Namespace['true'] for argparse.Namespace.__class_getitem__ in [os.system]] * 2",
-        *("os.system", "a[0]", "lambda: 0", "f'{x}'", "1 if x else 2", "not a literal", " \t f()"),
-        *("[x() for x in (1,)]", "__import__('os').system('true')"),
-        "(" * 60 + "f()" + ")" * 60,
-        "-" * 100_000 + "f()",
-        "${oc.env:HOME}",
-        b"f()",
-        bytearray(b"f()"),
-        np.frombuffer(b"f()", np.uint8),
-        np.frombuffer(b"print(1)", np.float64)[0],
-        ["f()"],
-        Namespace(other={"adaptive_softmax_cutoff": "f()"}),
+        *(
+            (value, "adaptive_softmax_cutoff")
+            for value in (
+                "[argparse.Namespace['true'] for argparse.Namespace.__class_getitem__ in [os.system]]",
+                "[0] + [argparse.Namespace['true'] for argparse.Namespace.__class_getitem__ in [os.system]] * 2",
+                *("os.system", "a[0]", "lambda: 0", "f'{x}'", "1 if x else 2", "not a literal", " \t f()"),
+                *("[x() for x in (1,)]", "__import__('os').system('true')", "(" * 60 + "f()" + ")" * 60),
+                *("-" * 100_000 + "f()", "${oc.env:HOME}", b"f()", bytearray(b"f()"), ["f()"]),
+                *(np.frombuffer(b"f()", np.uint8), np.frombuffer(b"print(1)", np.float64)[0]),
+                Namespace(other={"adaptive_softmax_cutoff": "f()"}),
+            )
+        ),
+        ("${oc.env:HOME}", "restore_file"),
+        ("fasta", "dataset_impl"),
     ],
     ids=lambda value: repr(value)[:20],
 )
 @pytest.mark.parametrize("legacy", [True, False], ids=["args", "cfg"])
-def test_setting_that_fairseq_would_evaluate_is_refused(tmp_path, value, legacy):
+def test_setting_that_fairseq_would_evaluate_replace_or_run_is_refused(tmp_path, value, name, legacy):
     path = tmp_path / "hostile.pt"
-    state = checkpoint(adaptive_softmax_cutoff=value)
+    state = checkpoint(**{name: value})
     if legacy:
         state["args"], state["cfg"] = state["cfg"]["model"], None
     torch.save(state, path)
-    with pytest.raises(UserError, match=r"hostile\.pt: refused: its setting adaptive_softmax_cutoff = "):
-        load_checkpoint(path)
-
-
-@pytest.mark.parametrize(("name", "value"), [("restore_file", "${oc.env:HOME}"), ("dataset_impl", "fasta")])
-def test_any_setting_that_is_replaced_or_starts_a_shell_is_refused(tmp_path, name, value):
-    torch.save(checkpoint(**{name: value}), tmp_path / "hostile.pt")
-    with pytest.raises(UserError, match=rf"hostile\.pt: refused: its setting {name} = "):
-        load_checkpoint(tmp_path / "hostile.pt")
+    refused(rf"hostile\.pt: refused: its setting {name} = ", load_checkpoint, path)
 
 
 def test_text_and_recursive_lists_load(tmp_path):
@@ -193,17 +179,12 @@ LITERALS = "1000,2000|[3, 7]|(0.9, 0.98)|(1e-30, 1e-3)|True|None|-1|{'name': 'x'
 CONVOLUTIONS = "[(512, 3)] * 20|[(512, 3)] * 9 + [(1024, 3)] * 4"  # of fairseq
 
 
-@pytest.mark.parametrize("text", [*LITERALS.split("|"), *CONVOLUTIONS.split("|")])
-def test_values_are_literals(text):
-    assert is_literal(text)
+COMPUTED = ["[0] * 10**9", "[0] * 100000", "[[0] * 9] * 9", "([0] * 99) * 99", "2 * 3", "'a' * 3", "", "a\0", "[x] * 2"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[0] * 10**9", "[0] * 100000", "[[0] * 9] * 9", "([0] * 99) * 99", "2 * 3", "'a' * 3", "", "a\0", "[x] * 2"],
-)
-def test_nothing_else_is_computed(text):
-    assert not is_literal(text)
+@pytest.mark.parametrize("text", [*LITERALS.split("|"), *CONVOLUTIONS.split("|"), *COMPUTED])
+def test_values_are_literals_and_nothing_else_is_computed(text):
+    assert is_literal(text) == (text not in COMPUTED)
 
 
 def evaluated(tree: ast.AST) -> Iterator[str]:
@@ -246,8 +227,8 @@ def test_flags_that_fairseq_evaluates_are_literals(optimizer, flag):
     register()
     words = ["data", "--arch", "transformer", "--optimizer", optimizer, flag]
     options.parse_args_and_arch(options.get_training_parser(), [*words, "(0.9, 0.98)"])
-    with pytest.raises(UserError, match=rf"^{flag} \(0\.9, x\): not a literal"):
-        options.parse_args_and_arch(options.get_training_parser(), [*words, "(0.9, x)"])
+    parser = options.get_training_parser()
+    refused(rf"^{flag} \(0\.9, x\): not a literal", options.parse_args_and_arch, parser, [*words, "(0.9, x)"])
 
 
 def save_model(path: Path, **parameters) -> Path:
@@ -261,18 +242,15 @@ def test_an_impossible_weight_is_refused(tmp_path, value, dtype):
     weight = torch.ones(3, 2)
     weight[1, 1] = value
     path = save_model(tmp_path / "flipped.pt", fine=torch.ones(1), bad=weight.to(dtype))
-    with pytest.raises(UserError, match=rf"flipped\.pt: bad has the value {value}: training diverged"):
-        load_checkpoint(path, mmap=True)
+    refused(rf"flipped\.pt: bad has the value {value}: training diverged", load_checkpoint, path, mmap=True)
     load_checkpoint(path, verify=False)
 
 
 def test_other_entries_may_have_any_value(tmp_path):
     anything = {
-        "version": torch.tensor([10**9]),
-        "embed._float_tensor": torch.tensor([float("nan")]),
-        "no": torch.zeros(0),
-        "encoder.layers.0.self_attn.own.mask": torch.tensor([float("inf"), float("-inf")]),
-    }
+        "version": torch.tensor([10**9]), "embed._float_tensor": torch.tensor([float("nan")]), "no": torch.zeros(0),
+        "encoder.layers.0.self_attn.own.mask": torch.tensor([float("inf"), float("-inf")])
+    }  # fmt: skip
     load_checkpoint(save_model(tmp_path / "checkpoint.pt", most=torch.tensor([3e38, -3e38]), **anything))
 
 
@@ -280,8 +258,8 @@ def test_parameters_of_mechanisms_are_finite():
     """Their constants need not be, and a file does not say which is which."""
     model = build_model({"relative_on": "encoder"})
     model.encoder.layers[0].self_attn.relative.keys.data[0, 0] = -float("inf")
-    with pytest.raises(UserError, match=r"^a\.pt: encoder\.layers\.0\.self_attn\.relative\.keys is not finite:"):
-        load_ensemble(lambda *given: ([model], None, None), ["a.pt"])
+    said = r"^a\.pt: encoder\.layers\.0\.self_attn\.relative\.keys is not finite:"
+    refused(said, load_ensemble, lambda *given: ([model], None, None), ["a.pt"])
 
 
 @pytest.mark.parametrize(
@@ -297,16 +275,15 @@ def test_parameters_of_mechanisms_are_finite():
 )
 def test_parts_of_another_kind_are_refused(tmp_path, change, message):
     torch.save({**checkpoint(), **change}, tmp_path / "other.pt")
-    with pytest.raises(UserError, match=rf"other\.pt: not a fairseq checkpoint: {message}"):
-        load_checkpoint(tmp_path / "other.pt")
+    refused(rf"other\.pt: not a fairseq checkpoint: {message}", load_checkpoint, tmp_path / "other.pt")
 
 
 @pytest.mark.parametrize("name", ["encoder_layers", "classifier_layers", "decoder_embed_dim", "max_source_positions"])
 def test_sizes_that_the_file_cannot_have_are_refused(tmp_path, name):
     """Building them would take forever."""
     torch.save(checkpoint(**{name: 10**9}), tmp_path / "large.pt")
-    with pytest.raises(UserError, match=rf"large\.pt: refused: its setting {name} = 1000000000 is not that of a model"):
-        load_checkpoint(tmp_path / "large.pt")
+    said = rf"large\.pt: refused: its setting {name} = 1000000000 is not that of a model"
+    refused(said, load_checkpoint, tmp_path / "large.pt")
     torch.save(checkpoint(encoder_layers=1, max_source_positions=10**6), tmp_path / "fine.pt")
     load_checkpoint(tmp_path / "fine.pt")
 
@@ -321,8 +298,7 @@ def test_a_flipped_bit_is_found(tmp_path):
         data = bytearray(whole.read_bytes())
         data[data.index(found) + 5] ^= 1
         flipped.write_bytes(data)
-        with pytest.raises(UserError, match=r"flipped\.pt: damaged: \S+ in it has a wrong checksum"):
-            load_checkpoint(flipped, mmap=True)
+        refused(r"flipped\.pt: damaged: \S+ in it has a wrong checksum", load_checkpoint, flipped, mmap=True)
 
 
 def test_a_file_written_without_checksums_loads(tmp_path):
@@ -362,10 +338,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
 
 def test_a_wrong_file_gives_one_line(tmp_path):
     for name, expected in damaged_files(tmp_path).items():
-        with pytest.raises(UserError) as error:
-            load_checkpoint(tmp_path / name)
-        assert str(error.value).startswith(f"{tmp_path / name}: {expected}")
-        assert "\n" not in str(error.value)
+        refused(f"^{re.escape(f'{tmp_path / name}: {expected}')}", load_checkpoint, tmp_path / name)
 
 
 def test_fairseq_loads_through_the_same_checks(tmp_path):
@@ -381,16 +354,13 @@ def test_fairseq_loads_through_the_same_checks(tmp_path):
     state["cfg"]["model"] = {"one": "print", "adaptive_input_cutoff": "${model.one}()"}
     torch.save(state, tmp_path / "interpolated.pt")
     for name in [*expected, "call.pt", "interpolated.pt"]:
-        with pytest.raises(UserError, match=name):
-            guarded(str(tmp_path / name))
-    with pytest.raises(UserError, match=r"Model file not found: absent\.pt"):
-        checkpoint_utils.load_model_ensemble(["absent.pt"])
+        refused(name, guarded, str(tmp_path / name))
+    refused(r"Model file not found: absent\.pt", checkpoint_utils.load_model_ensemble, ["absent.pt"])
     state = checkpoint()
     state["cfg"]["task"] = {"_name": "translation", "source_lang": "en", "target_lang": "de", "data": str(tmp_path)}
     torch.save(state, tmp_path / "translation.pt")
     missing = f"{tmp_path}/dict.en.txt: missing; is {tmp_path} a folder of prepared data?"
-    with pytest.raises(UserError, match=re.escape(missing)):
-        checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "translation.pt")])
+    refused(re.escape(missing), checkpoint_utils.load_model_ensemble_and_task, [str(tmp_path / "translation.pt")])
 
 
 def test_fairseq_reads_no_file_to_initialize_loaded_parameters(tmp_path):
@@ -398,7 +368,7 @@ def test_fairseq_reads_no_file_to_initialize_loaded_parameters(tmp_path):
     from fairseq import checkpoint_utils
 
     register()
-    marker = tmp_path / "marker"
+    marker, load = tmp_path / "marker", checkpoint_utils.load_model_ensemble_and_task
     for name in ("en", "de"):
         (tmp_path / f"dict.{name}.txt").write_text("w1 1\n")
     task = {"_name": "translation", "data": str(tmp_path), "source_lang": "en", "target_lang": "de"}
@@ -408,27 +378,23 @@ def test_fairseq_reads_no_file_to_initialize_loaded_parameters(tmp_path):
     state = checkpoint(**flags, **absent)
     state["cfg"]["task"] = task
     torch.save(state, tmp_path / "embedded.pt")
-    with pytest.raises(
-        UserError, match=r"embedded\.pt: does not fit .*trained on other data\? Unexpected key"
-    ):  # the model was made
-        checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "embedded.pt")])
-    with pytest.raises(UserError, match="the path of the checkpoint is empty"):
-        checkpoint_utils.load_model_ensemble_and_task([""])
+    made = r"embedded\.pt: does not fit .*trained on other data\? Unexpected key"  # the model was made
+    refused(made, load, [str(tmp_path / "embedded.pt")])
+    refused("the path of the checkpoint is empty", load, [""])
     call = f"[x.y['touch {marker}'] for x.y in [os.system]]"
     for hostile, problem in (
-        (Namespace(arch="transformer", lr=call), "damaged or not a checkpoint"),
-        (Namespace(arch="transformer", adam_betas=call), "refused: its setting adam_betas"),
-        (Namespace(arch="transformer", adam_betas="1 +"), "refused: its setting adam_betas"),
+        ({"lr": call}, "damaged or not a checkpoint"),
+        ({"adam_betas": call}, "refused: its setting adam_betas"),
+        ({"adam_betas": "1 +"}, "refused: its setting adam_betas"),
     ):
-        torch.save({**checkpoint(), "args": hostile}, tmp_path / "hostile.pt")
-        with pytest.raises(UserError, match=rf"hostile\.pt: {problem}"):
-            checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "hostile.pt")])
+        torch.save({**checkpoint(), "args": Namespace(arch="transformer", **hostile)}, tmp_path / "hostile.pt")
+        refused(rf"hostile\.pt: {problem}", load, [str(tmp_path / "hostile.pt")])
     torch.save(checkpoint(), tmp_path / "plain.pt")
-    with pytest.raises(UserError, match=r"--model-overrides: refused: its setting adam_betas = "):
-        checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "plain.pt")], {"adam_betas": call})
+    said = r"--model-overrides: refused: its setting adam_betas = "
+    refused(said, load, [str(tmp_path / "plain.pt")], {"adam_betas": call})
     torch.save({"model": {}, "cfg": {}}, tmp_path / "bare.pt")
-    with pytest.raises(UserError, match=r"bare\.pt: damaged or not a checkpoint \(KeyError"):
-        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "bare.pt"))
+    said = r"bare\.pt: damaged or not a checkpoint \(KeyError"
+    refused(said, checkpoint_utils.load_checkpoint_to_cpu, str(tmp_path / "bare.pt"))
     assert not marker.exists()
 
 
@@ -469,8 +435,8 @@ def test_only_names_that_nobody_registered_are_said_to_be_unknown():
     ):
         with pytest.raises(UserError, match=r"^a\.pt: its task or model is in neither fairseq nor this package$"):
             load_ensemble(lambda *_, build=build, settings=settings: build(settings, task=None), ["a.pt"])
-    with pytest.raises(UserError, match=r"^a\.pt: cannot build .* \(AssertionError: embed_dim must be divisible"):
-        load_ensemble(lambda *_: MultiheadAttention(10, 3), ["a.pt"])
+    said = r"^a\.pt: cannot build .*: embed_dim must be divisible"
+    refused(said, load_ensemble, lambda *_: MultiheadAttention(10, 3), ["a.pt"])
 
 
 def test_resumed_half_precision_has_the_trained_weights():
@@ -511,10 +477,7 @@ def test_resumed_half_precision_has_the_trained_weights():
     ("error", "line"),
     [
         (UserError("a line"), "a line"),
-        (
-            FileNotFoundError(2, "No such file or directory", "data/dict.en.txt"),
-            "data/dict.en.txt: no such file or folder",
-        ),
+        (FileNotFoundError(2, "No such file or directory", "a/dict.en.txt"), "a/dict.en.txt: no such file or folder"),
         (FileNotFoundError("Dataset not found: valid (data)"), "data: no split valid of these languages; see --source"),
         (FileNotFoundError("Dataset not found:  test (data)"), "--valid-subset: data has no split ' test'; write"),
         (AssertionError("Must specify --max-tokens"), "--num-batch-buckets: needs --max-tokens"),
@@ -537,12 +500,7 @@ def test_resumed_half_precision_has_the_trained_weights():
         (AssertionError("Torch not compiled with CUDA enabled"), "torch finds no GPU: on a CPU, leave out --fp16"),
         (RuntimeError("No CUDA GPUs are available"), "torch finds no GPU: on a CPU, leave out --fp16"),
         (AssertionError("Must specify batch size either with --max-tokens"), "Must specify batch size either with"),
-        (
-            RuntimeError(
-                "\n-- Process 0 terminated:\nTraceback\nfairseq_diverse.support.errors.UserError: --flag: wrong\n"
-            ),
-            "--flag: wrong",
-        ),
+        (RuntimeError("\n-- Process 0 terminated:\n\nfairseq_diverse.support.errors.UserError: --a: b\n"), "--a: b"),
         (InductorError(InvalidCxxCompiler(), None), "--compile-layers: torch.compile cannot compile here"),
         (AssertionError("--path required for generation!"), "--path required for generation!"),
         (ValueError("--share-all-embeddings requires a joined dictionary"), "--share-all-embeddings requires a joined"),
@@ -554,15 +512,9 @@ def test_resumed_half_precision_has_the_trained_weights():
             ValueError("--finetune-from-model can not be set together with either --reset-optimizer or reset_lr"),
             "--finetune-from-model can not be set together with either --reset-optimizer or reset_lr",
         ),
-        (
-            ValueError("--finetune-from-model and --restore-file (non-default value) can not be specified: {}"),
-            "--finetune-from-model, --restore-file: give only one",
-        ),
+        (ValueError("--finetune-from-model and --restore-file (non-default value) can"), "--finetune-from-model, --r"),
         (ValueError("--finetune-from-model a.pt does not exist"), "--finetune-from-model a.pt does not exist"),
-        (
-            RuntimeError("Cannot resume training due to dataloader mismatch, please report"),
-            "the checkpoint is from within",
-        ),
+        (RuntimeError("Cannot resume training due to dataloader mismatch, please"), "the checkpoint is from within"),
         (OSError("file bpe.codes not found"), "bpe.codes: no such file"),
         (RuntimeError("INTERNAL: unk is not defined."), "--sentencepiece-model: damaged, or not a model of"),
         (KeyError("x"), None),
@@ -591,9 +543,8 @@ def test_the_cause_of_a_failed_resumption_is_named(capsys, monkeypatch):
             raise Exception("Cannot load model parameters from checkpoint a.pt")  # noqa: B904  as fairseq does
     except Exception as error:
         sys.excepthook(type(error), error, None)
-    assert capsys.readouterr().err == (
-        "error: Cannot load model parameters from checkpoint a.pt (size mismatch for a.weight)\n"
-    )
+    said = "error: Cannot load model parameters from checkpoint a.pt (size mismatch for a.weight)\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_sentence_beyond_the_learned_positions_is_one_line():
@@ -603,10 +554,9 @@ def test_a_sentence_beyond_the_learned_positions_is_one_line():
     positions = LearnedPositionalEmbedding(4 + 2, 3, padding_idx=1)  # for 4 subwords
     words = torch.tensor([[1, 1, 5, 5, 5, 5], [1, 1, 1, 1, 1, 5]])
     assert positions(words).shape == (2, 6, 3)  # wider than the positions only by padding
-    with pytest.raises(UserError, match="a sentence has 6 subwords, but the model has learned positions for 4: leave"):
-        positions(torch.full((1, 6), 5))
-    with pytest.raises(UserError, match="has 5 subwords"):
-        positions(torch.full((1, 5), 5), incremental_state={})
+    said = "a sentence has 6 subwords, but the model has learned positions for 4: leave"
+    refused(said, positions, torch.full((1, 6), 5))
+    refused("has 5 subwords", positions, torch.full((1, 5), 5), incremental_state={})
 
 
 def test_a_model_is_loaded_from_its_own_checkpoint_only(monkeypatch):
