@@ -9,9 +9,9 @@ from torch.autograd import gradcheck
 
 from fairseq_diverse.attention.functional import differential_attention, differential_ratio, gate_heads
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model
 from tests.reference import differential as reference
+from tests.refusals import refused
 
 B, H, T, S, DK, D, C = 3, 4, 5, 7, 6, 8, 9
 ALLOWED = torch.rand(B, 1, T, S, generator=torch.Generator().manual_seed(1)) > 0.3
@@ -65,17 +65,20 @@ def test_the_difference_of_half_types_is_rounded_once(need_weights):
 
 def test_an_odd_width_cannot_be_halved():
     q = torch.zeros(1, 1, 2, 3)
-    with pytest.raises(ValueError, match="even width to be halved, not 3"):
-        differential_attention(q, q, q, torch.tensor(0.1), torch.ones(3), 0.2)
-    with pytest.raises(UserError, match="--differential-on 'encoder': the width of each head's queries and keys, 5"):
-        build_model({"differential_on": "encoder", "qk_head_dim": 5})
+    refused("even width to be halved, not 3", differential_attention, q, q, q, torch.tensor(0.1), torch.ones(3), 0.2)
+    said = "--differential-on 'encoder': the width of each head's queries and keys, 5"
+    refused(said, build_model, {"differential_on": "encoder", "qk_head_dim": 5})
 
 
-def test_the_weight_of_the_second_map():
+def test_the_weight_of_the_second_map_also_under_autocast():
     vectors = [torch.randn(3, dtype=torch.float64) for _ in range(4)]
     got = differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2)
     expected = reference.differential_ratio(*(x.tolist() for x in vectors), 0.2)
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
+    vectors = [torch.randn(32) for _ in range(4)]
+    with torch.autocast("cpu", torch.bfloat16):
+        got = differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2)
+    assert torch.equal(got, differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2))
 
 
 def test_a_model_has_the_initial_ratio_of_its_layer():
@@ -95,23 +98,17 @@ def test_a_model_has_the_initial_ratio_of_its_layer():
 @pytest.mark.parametrize(
     ("flags", "names"),
     [
-        ({"talking": "both", "talking_on": "encoder"}, "talking"),
-        ({"evolving_on": "encoder"}, "evolving"),
-        ({"relative_on": "encoder"}, "relative"),
-        ({"localness_on": "encoder"}, "localness"),
-        ({"syntax": "phrase"}, "--syntax phrase"),
-        ({"syntax": "dependency", "enliven": "enliven"}, "enliven"),
+        ({"talking": "both", "talking_on": "encoder"}, "talking"), ({"evolving_on": "encoder"}, "evolving"),
+        ({"relative_on": "encoder"}, "relative"), ({"localness_on": "encoder"}, "localness"),
+        ({"syntax": "phrase"}, "--syntax phrase"), ({"syntax": "dependency", "enliven": "enliven"}, "enliven"),
+        ({"interacting": "sum", "interacting_on": "encoder"}, "differential")
     ],
-)
+)  # fmt: skip
 def test_what_differential_attention_refuses(flags, names):
-    with pytest.raises(UserError, match=f"encoder:1 also has {names}, which is not defined for the difference of two"):
-        build_model({"differential_on": "encoder", **flags})
+    where = "pairs of heads" if "interacting" in flags else "the difference of two"
+    said = f"encoder:1 also has {names}, which is not defined for {where}"
+    refused(said, build_model, {"differential_on": "encoder", **flags})
     build_model({"differential_on": "decoder", **flags})
-
-
-def test_interacting_heads_refuse_differential_attention():
-    with pytest.raises(UserError, match="encoder:1 also has differential, which is not defined for pairs of heads"):
-        build_model({"differential_on": "encoder", "interacting": "sum", "interacting_on": "encoder"})
 
 
 def test_dependencies_and_routing_work_with_differential_attention():
@@ -139,13 +136,6 @@ def test_gates_are_their_formula(gates):
         expected = reference.gate_heads(heads[b].tolist(), x[b].tolist(), weight.tolist())
         torch.testing.assert_close(got[b], torch.tensor(expected, dtype=torch.float64))
     assert gradcheck(gate_heads, (heads, x, weight), fast_mode=True)
-
-
-def test_exponentials_are_in_float32_under_autocast():
-    vectors = [torch.randn(32) for _ in range(4)]
-    with torch.autocast("cpu", torch.bfloat16):
-        got = differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2)
-    assert torch.equal(got, differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2))
 
 
 @pytest.mark.parametrize(("dtype", "opening"), [(torch.bfloat16, 6.5), (torch.float16, 8.5)])

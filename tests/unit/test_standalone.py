@@ -15,9 +15,9 @@ from fairseq_diverse.attention import StandaloneAttention
 from fairseq_diverse.attention.registry import MECHANISMS, read_settings
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import at, examples, placed
 from tests.cases import CASES, batch, build_model
+from tests.refusals import refused
 
 B, T, S, C, H = 3, 8, 6, 24, 4
 
@@ -37,18 +37,13 @@ def test_off_it_is_torchs_attention():
     added = torch.zeros(T, S).masked_fill(future, -torch.inf)
     biased = torch.where(future, -torch.inf, torch.randn(T, S))
     for options in (
-        {},
-        {"key_padding_mask": padding},
-        {"attn_mask": future},
-        {"attn_mask": added},
-        {"attn_mask": biased},
+        {}, {"key_padding_mask": padding}, {"attn_mask": future}, {"attn_mask": added}, {"attn_mask": biased},
         {"attn_mask": biased.expand(B * H, T, S)},
         {"key_padding_mask": torch.randn(B, S).masked_fill(padding, -torch.inf)},
-        {"key_padding_mask": torch.randn(B, S), "attn_mask": biased},
-        {"attn_mask": added.clamp(min=torch.finfo().min)},
+        {"key_padding_mask": torch.randn(B, S), "attn_mask": biased}, {"attn_mask": added.clamp(min=torch.finfo().min)},
         {"key_padding_mask": padding, "attn_mask": future, "average_attn_weights": False},
-        {"key_padding_mask": padding, "need_weights": False},
-    ):
+        {"key_padding_mask": padding, "need_weights": False}
+    ):  # fmt: skip
         (value, weights), (expected, expected_weights) = (m(x, keys, keys, **options) for m in (ours, theirs))
         torch.testing.assert_close(value, expected)
         if expected_weights is None:
@@ -139,8 +134,7 @@ def test_a_block_with_it_equals_fairseqs_layer(name, flags):
     ],
 )
 def test_errors_are_one_line(options, message):
-    with pytest.raises(UserError, match=message):
-        StandaloneAttention(**{"embed_dim": C, "num_heads": H, **options})
+    refused(message, StandaloneAttention, **{"embed_dim": C, "num_heads": H, **options})
 
 
 def test_masks_that_interacting_heads_cannot_use_are_refused():
@@ -148,10 +142,8 @@ def test_masks_that_interacting_heads_cannot_use_are_refused():
     attention = StandaloneAttention(12, 4, mechanisms={"interacting": {"kind": "sum"}})
     x, future = torch.randn(2, 3, 12), torch.full((3, 3), -torch.inf).triu(1)
     assert attention(x, x, x, attn_mask=future)[0].equal(attention(x, x, x, attn_mask=future < 0)[0])
-    with pytest.raises(UserError, match=r"^attn_mask: interacting adds no numbers to its logits"):
-        attention(x, x, x, attn_mask=future.exp())
-    with pytest.raises(UserError, match=r"^attn_mask: interacting heads share one mask"):
-        attention(x, x, x, attn_mask=future.expand(8, 3, 3) < 0)
+    refused(r"^attn_mask: interacting adds no numbers to its logits", attention, x, x, x, attn_mask=future.exp())
+    refused(r"^attn_mask: interacting heads share one mask", attention, x, x, x, attn_mask=future.expand(8, 3, 3) < 0)
 
 
 @pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo().min, -1e9, -1e4])
@@ -176,14 +168,6 @@ def test_numbers_of_a_mask_are_added_to_those_of_mechanisms(gate):
     x, mask, trees = torch.randn(B, T, C), torch.randn(T, T), batch()["source_trees"]
     without, added = (attention.attend(x, x, x, None, True, numbers, trees=trees).weights for numbers in (None, mask))
     torch.testing.assert_close(added, (without.log() + mask).softmax(-1))
-
-
-def test_masks_of_integers_are_refused():
-    """Torch refuses them, too; 1 may mean that a key is hidden or that it is seen."""
-    attention, x = StandaloneAttention(C, H), torch.randn(B, T, C)
-    for name, mask in (("key_padding_mask", torch.ones(B, T).long()), ("attn_mask", torch.ones(T, T).byte())):
-        with pytest.raises(UserError, match=rf"^{name}: torch\.u?int.*; give booleans"):
-            attention(x, x, x, **{name: mask})
 
 
 @pytest.mark.parametrize("component", ["encoder", "decoder"])
@@ -304,8 +288,7 @@ def test_a_wrong_shape_is_named(given, message):
     """Not broadcast to heads or positions that it does not belong to."""
     tensors = {"query": torch.randn(B, T, C), **dict.fromkeys(("key", "value"), torch.randn(B, S, C))}
     tensors |= {name: torch.ones(shape, dtype=torch.bool) for name, shape in given.items()}
-    with pytest.raises(UserError, match=message):
-        StandaloneAttention(C, H).attend(**tensors)
+    refused(message, StandaloneAttention(C, H).attend, **tensors)
 
 
 def test_a_mask_may_be_broadcast():
@@ -316,37 +299,20 @@ def test_a_mask_may_be_broadcast():
     assert attention(x, x, x, attn_mask=first)[0].equal(attention(x, x, x, first)[0])
 
 
-def test_an_unknown_term_is_named():
-    x = torch.randn(B, T, C)
+def test_calls_that_cannot_be_right_are_refused():
+    """As by torch: masks of integers, whose 1 may mean hidden or seen; is_causal alone, which hides nothing; one value
+    for all keys, which torch's fused attention takes on a CPU."""
+    attention, x, one = StandaloneAttention(C, H), torch.randn(B, T, C), torch.randn(B, 1, C)
+    for name, mask in (("key_padding_mask", torch.ones(B, T).long()), ("attn_mask", torch.ones(T, T).byte())):
+        refused(rf"^{name}: torch\.u?int.*; give booleans", attention, x, x, x, **{name: mask})
+    refused("give attn_mask, too", attention, x, x, x, is_causal=True)
+    refused(rf"^key \({B}, {T}\), value \({B}, 1\): give as many", attention, x, x, one)
     for terms in (("outputs",), "output"):
-        with pytest.raises(UserError, match=r"^terms .*output.*: give a tuple of subspace, position, output,"):
-            StandaloneAttention(C, H).attend(x, x, x, terms=terms)
-        with pytest.raises(UserError, match=r"^terms .*output.*: give a tuple of subspace, position, output"):
-            AttentionRequest(terms, "encoder")
-
-
-def test_is_causal_alone_is_refused():
-    """Torch refuses it, too; without the mask queries would see what comes after them."""
-    x = torch.randn(B, T, C)
-    with pytest.raises(UserError, match="give attn_mask, too"):
-        StandaloneAttention(C, H)(x, x, x, is_causal=True)
-    with pytest.raises(RuntimeError):
-        nn.MultiheadAttention(C, H, batch_first=True)(x, x, x, is_causal=True)
-
-
-def test_values_of_other_positions_than_the_keys_are_refused():
-    """On a CPU, torch's fused attention takes one value for all keys."""
-    x, one = torch.randn(B, T, C), torch.randn(B, 1, C)
-    with pytest.raises(UserError, match=rf"^key \({B}, {T}\), value \({B}, 1\): give as many"):
-        StandaloneAttention(C, H)(x, x, one)
-    with pytest.raises(AssertionError):
-        nn.MultiheadAttention(C, H, batch_first=True)(x, x, one)
-
-
-def test_trees_that_are_missing_are_named():
-    x = torch.randn(B, T, C)
-    with pytest.raises(UserError, match="this attention needs dependency trees"):
-        StandaloneAttention(C, H, mechanisms={"syntax": {"kind": "dependency"}})(x, x, x)
+        said = r"^terms .*output.*: give a tuple of subspace, position, output,"
+        refused(said, attention.attend, x, x, x, terms=terms)
+        refused(said, AttentionRequest, terms, "encoder")
+    parsed = StandaloneAttention(C, H, mechanisms={"syntax": {"kind": "dependency"}})
+    refused("this attention needs dependency trees", parsed, x, x, x)
 
 
 WITHOUT_FAIRSEQ = """
