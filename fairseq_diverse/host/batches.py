@@ -60,15 +60,20 @@ def least_padding(lengths: Any, count: int) -> Any:
     return values[np.unique([end for end in ends if end]) - 1]
 
 
-def bucket_lengths(pairs: Any, count: int) -> None:
-    """Batches of a ``LanguagePairDataset`` have one of ``count`` lengths, on both sides.
+def in_buckets(pairs: Any, indices: Any, count: int) -> Any:
+    """Let batches of these sentences of a ``LanguagePairDataset`` have one of ``count`` lengths, on both sides.
 
-    fairseq's code for it needs NumPy 1, pads more, and gives the decoder a word too many.
+    fairseq's code for it needs NumPy 1, pads more, also to lengths of sentences that are left out later, and gives the
+    decoder a word too many.
+
+    Returns:
+        The indices, by length.
     """
     lengths = pairs.num_tokens_vec(np.arange(len(pairs)))
-    ends = least_padding(lengths, count)
-    pairs.bucketed_num_tokens = ends[np.searchsorted(ends, lengths)]
+    ends = least_padding(lengths[indices], count)
+    pairs.bucketed_num_tokens = ends[np.searchsorted(ends, lengths).clip(max=len(ends) - 1)]
     pairs.buckets = [(None, length) for length in ends]
+    return indices[np.argsort(pairs.bucketed_num_tokens[indices], kind="stable")]
 
 
 def collate(eager: Any, self: Any, samples: Any, pad_to_length: Any = None) -> Any:
@@ -82,12 +87,14 @@ def collate(eager: Any, self: Any, samples: Any, pad_to_length: Any = None) -> A
 def short_enough(
     choose: Any, self: Any, indices: Any, dataset: Any, max_positions: Any = None, *args: Any, **flags: Any
 ) -> Any:
-    """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough."""
+    """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough. Those that are left are
+    put into buckets (--num-batch-buckets)."""
     chosen = choose(self, indices, dataset, max_positions, *args, **flags)
     if not len(chosen):
         none = f"none of the {len(indices)} sentences is within the {max_positions} positions of model and task"
         raise UserError(f"{none}: raise {POSITIONS}, or --max-tokens")
-    return chosen
+    pairs = getattr(dataset, "dataset", dataset)  # trees may be around it
+    return in_buckets(pairs, chosen, count) if (count := getattr(pairs, "num_buckets", 0)) > 0 else chosen
 
 
 def learned_positions(

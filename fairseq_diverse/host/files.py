@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.host.batches import bucket_lengths
 from fairseq_diverse.support.errors import UserError
 
 LFS = b"version https://git-lfs"  # how a pointer begins that Git LFS leaves in place of a file
@@ -77,14 +76,12 @@ def pair_sides(
 ) -> None:
     """As ``LanguagePairDataset.__init__``; ``UserError`` if the sides have other numbers of sentences.
 
-    ``num_buckets`` (--num-batch-buckets) is ``bucket_lengths``.
+    ``num_buckets`` (--num-batch-buckets) is for ``in_buckets``.
     """
     if tgt is not None and len(src) != len(tgt):
         raise UserError(f"{len(src):,} source and {len(tgt):,} target sentences: prepare both sides together, again")
-    buckets = flags.pop("num_buckets", 0)
+    self.num_buckets = flags.pop("num_buckets", 0)
     init(self, src, src_sizes, src_dict, tgt, *args, **flags)
-    if buckets > 0:
-        bucket_lengths(self, buckets)
 
 
 class Vectors(dict[str, Any]):

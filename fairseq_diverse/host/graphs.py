@@ -12,7 +12,7 @@ import torch
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten_with_path, tree_map
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
 from fairseq_diverse.support.errors import UserError
 
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 FLAG = "--graph-steps"
 EAGER = 3  # steps of a shape before it is captured, in which kernels are compiled and chosen
+SHAPES = 64  # graphs at most: each takes memory
 VARYING = "ntokens"  # a number of a batch that is not its shape's
 # what these criterions compute does not depend on values on the device
 CRITERIONS = ("cross_entropy", "label_smoothed_cross_entropy", "label_smoothed_cross_entropy_with_disagreement")
@@ -31,6 +32,7 @@ IN_PYTHON = {  # flags that decide something in every step, by what
     "checkpoint_activations": "recomputation saves random states",
     "recompute_maps": "recomputation saves random states",
     "quantization_config_path": "layers are replaced",
+    "report_accuracy": "the host counts correct words",
 }
 
 
@@ -70,7 +72,9 @@ class CudaGraphs:
     def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """The graph's ``replay``, and what ``run`` returns, which replaying fills."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+        with torch.cuda.graph(
+            graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+        ):  # others pin the memory of batches meanwhile
             made = run()
         self.pool = self.pool or graph.pool()
         return graph.replay, made
@@ -109,7 +113,9 @@ class GraphSteps:
     """The captured steps of one model.
 
     A replayed step adds to gradients that stay where they are. What it returns is copied: the next one overwrites it.
-    A batch of a new shape, an empty one and the first ``EAGER`` of each shape run as without --graph-steps.
+    A batch of a new shape, an empty one and the first ``EAGER`` of each shape run as without --graph-steps; so does one
+    that fairseq runs again to find where a number is not finite, and each new shape after ``SHAPES`` or where the
+    memory does not suffice.
     """
 
     def __init__(self, args: Any, graphs: Any = None) -> None:
@@ -117,7 +123,10 @@ class GraphSteps:
         self.steps, self.seen = dict[Any, Any](), dict[Any, int]()
         self.grads: dict[Tensor, Tensor] = {}
         self.scale: Tensor | None = None
-        self.started = False
+        self.started, self.most = False, SHAPES
+
+    def __deepcopy__(self, memo: Any) -> "GraphSteps":  # of a model that --store-ema copies
+        return GraphSteps(self.args)
 
     def __call__(
         self,
@@ -138,23 +147,28 @@ class GraphSteps:
             )
             logger.info(f"{FLAG}: {says}")
         ignored = more.pop("ignore_grad", False)
-        key = None if self.graphs is None or ignored or more else shape_of(sample)
+        usual = self.graphs is None or ignored or more or model.encoder._forward_hooks
+        key = None if usual else shape_of(sample)
         if key is None:
             return eager(task, sample, model, criterion, optimizer, update_num, ignore_grad=ignored, **more)
         self.seen[key] = self.seen.get(key, 0) + 1
-        if self.seen[key] <= EAGER:
+        if self.seen[key] > EAGER and key not in self.steps and len(self.steps) < self.most:
+            try:
+                self.steps[key] = self._captured(eager, task, sample, model, criterion, optimizer, update_num)
+            except torch.OutOfMemoryError:
+                self.most = len(self.steps)
+                logger.info(f"{FLAG}: the GPU's memory suffices for {self.most} shapes; others are not captured")
+        if key not in self.steps:
             run = lambda: eager(task, sample, model, criterion, optimizer, update_num)  # noqa: E731
             return self.graphs.eagerly(run)
-        if key not in self.steps:
-            self.steps[key] = self._captured(eager, task, sample, model, criterion, optimizer, update_num)
         model.train()
         model.set_num_updates(update_num)
         return self._replayed(self.steps[key], sample, optimizer)
 
     def _captured(
         self, eager: Any, task: Any, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int
-    ) -> tuple[Callable[[], None], Any, Any, list[Tensor]]:
-        """The replay, its batch, what it returns, and the parameters that get gradients."""
+    ) -> tuple[Callable[[], None], Any, Any, list[Tensor], list[Tensor]]:
+        """The replay, its batch, what it returns, the parameters that get gradients, and what it reads besides."""
         device = next(model.parameters()).device
         static = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, sample)
         static[VARYING] = torch.zeros((), dtype=torch.long, device=device)
@@ -171,16 +185,18 @@ class GraphSteps:
         changed = list[Tensor]()
         hooks = [p.register_post_accumulate_grad_hook(changed.append) for p in before if p.requires_grad]
         run = lambda: eager(task, static, model, criterion, optimizer, update_num)  # noqa: E731
-        replay, made = capture(self.graphs, run, "train it without the flag")
-        for hook in hooks:
-            hook.remove()
-        for parameter, grad in before.items():
-            parameter.grad = grad
+        try:
+            replay, made = capture(self.graphs, run, "train it without the flag")
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for parameter, grad in before.items():
+                parameter.grad = grad
         made = tree_map(lambda x: x.detach() if isinstance(x, Tensor) and x.requires_grad else x, made)
-        return replay, static, made, changed
+        return replay, static, made, changed, kept_by(model)
 
-    def _replayed(self, step: tuple[Callable[[], None], Any, Any, list[Tensor]], sample: Any, optimizer: Any) -> Any:
-        replay, static, made, parameters = step
+    def _replayed(self, step: Any, sample: Any, optimizer: Any) -> Any:
+        replay, static, made, parameters, _ = step
         copy(static, sample)
         if self.scale is not None:
             self.scale.fill_(optimizer.scaler.loss_scale)
@@ -243,10 +259,15 @@ def shape_of(sample: Any) -> Any:
 
 def copy(static: Any, sample: Any) -> None:
     """The values of a batch into another of its shape."""
-    for key, value in sample.items():
-        if key == VARYING:
-            static[key].fill_(value)
-        elif isinstance(value, dict):
-            copy(static[key], value)
-        elif isinstance(value, Tensor):
-            static[key].copy_(value)
+    static[VARYING].fill_(sample[VARYING])
+    for old, new in zip(tree_leaves(static | {VARYING: 0}), tree_leaves(sample | {VARYING: 0}), strict=True):
+        if isinstance(new, Tensor):
+            old.copy_(new)
+
+
+def kept_by(model: Any) -> list[Tensor]:
+    """The tensors of modules that are no parameters. Graphs read them where they are; fairseq replaces its mask of
+    later words and its table of positions when a longer batch comes.
+    """
+    modules = [(*m._buffers.values(), *vars(m).values()) for m in model.modules()]
+    return [x for values in modules for x in values if isinstance(x, Tensor)]

@@ -12,7 +12,7 @@ import torch
 from fairseq.sequence_generator import EnsembleModel
 from torch import Tensor
 
-from fairseq_diverse.host.graphs import FLAG, CudaGraphs, Padded, capture, refused
+from fairseq_diverse.host.graphs import FLAG, CudaGraphs, Padded, capture, kept_by, refused
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class Chain:
         order: (N,), the row of the step before that each row continues.
         state: the incremental state of each model after the last captured step.
         steps: what replays each step.
+        kept: what each step reads besides.
         made: log-probabilities (N, words of the dictionary) and, where the models give them, attention weights (N, S).
     """
 
@@ -51,6 +52,7 @@ class Chain:
     order: Tensor
     state: Any
     steps: list[Callable[[], None]] = field(default_factory=list)
+    kept: list[list[Tensor]] = field(default_factory=list)
     made: tuple[Tensor, Tensor | None] | None = None
 
 
@@ -152,3 +154,4 @@ class CapturedDecoding(EnsembleModel):
             self.graphs.eagerly(run)
         replay, chain.state = capture(self.graphs, run, "add --model-overrides \"{'graph_steps': False}\"")
         chain.steps.append(replay)
+        chain.kept.append(kept_by(self))

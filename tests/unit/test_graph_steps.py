@@ -3,13 +3,18 @@
 Without a GPU, CUDA graphs are replaced by functions that run again on the captured tensors.
 """
 
+import copy
 from argparse import Namespace
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.nan_detector import NanDetector
 from fairseq.optim.adam import Adam
 from fairseq.tasks.fairseq_task import FairseqTask
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from benchmarks import gpu_counting
@@ -178,13 +183,77 @@ def test_a_step_that_waits_is_one_line():
             FairseqTask.train_step(None, sample, model, criterion, Optimizer(model, None), update)
 
 
-def test_a_step_that_runs_out_of_memory_is_left_to_fairseq():
-    class Small(Again):
-        def capture(self, run):
-            raise torch.OutOfMemoryError
+class Small(Again):
+    """No memory is left for the second graph."""
 
-    with pytest.raises(torch.OutOfMemoryError):
-        graphs.capture(Small(None), None, "")
+    def capture(self, run):
+        if self.captured == 1:
+            raise torch.OutOfMemoryError
+        return super().capture(run)
+
+
+def test_shapes_for_which_memory_does_not_suffice_are_not_captured(caplog):
+    expected, parameters, _ = trained({}, None)
+    with caplog.at_level("INFO"):
+        got, others, steps = trained({}, Small)
+    assert got == expected and all(one.equal(other) for one, other in zip(parameters, others, strict=True))
+    assert len(steps.steps) == 1 and "memory suffices for 1 shapes" in caplog.text
+
+
+class Watching(Again):
+    """Capturing also records what is read but not made: the storage of each tensor, by the operator that reads it."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.read = {}
+
+    def capture(self, run):
+        replay, made = super().capture(run)
+        with Reads() as reads:
+            run()
+        self.read |= reads.read
+        return replay, made
+
+
+class Reads(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.read, self.made = {}, set()
+
+    def __torch_dispatch__(self, operator, types, args=(), named=None):
+        for x in tree_leaves((args, named)):
+            if isinstance(x, torch.Tensor) and (key := x.untyped_storage()._cdata) not in self.made:
+                self.read[key] = StorageWeakRef(x.untyped_storage()), str(operator)
+        made = operator(*args, **(named or {}))
+        self.made |= {x.untyped_storage()._cdata for x in tree_leaves(made) if isinstance(x, torch.Tensor)} - {
+            *self.read
+        }
+        return made
+
+
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS)])
+def test_what_a_captured_step_reads_outlives_longer_batches(name, flags):
+    model = build_model({**flags, "dropout": 0.1, "max_source_positions": 8, "max_target_positions": 8})
+    criterion = build_criterion(terms(flags) and ",".join(terms(flags)), model.encoder.dictionary)
+    optimizer, watching = Optimizer(model, None), Watching(model)
+    model.graph_steps = graphs.GraphSteps(Namespace(), watching)
+    for update, lengths in enumerate([SHAPES[0]] * 5 + [((12, 9), (11, 14))] * 2):
+        FairseqTask.train_step(None, sample_of(update, lengths), model, criterion, optimizer, update)
+        optimizer.inner.zero_grad()
+    assert watching.captured == 1 and not [operator for ref, operator in watching.read.values() if ref.expired()]
+
+
+def test_a_step_under_hooks_is_not_captured():
+    """fairseq runs a step again to find a number that is not finite."""
+    model = build_model({})
+    model.graph_steps = graphs.GraphSteps(Namespace(), Again(model))
+    criterion = build_criterion("", model.encoder.dictionary)
+    for update in range(5):
+        with NanDetector(model, backward=False) if update == 3 else nullcontext():
+            FairseqTask.train_step(None, sample_of(1, SHAPES[0]), model, criterion, Optimizer(model, None), update)
+        assert model.graph_steps.graphs.captured == (update == 4)
+    copied = copy.deepcopy(model)  # as --store-ema does
+    assert copied.graph_steps.steps == {} and copied.graph_steps.args is model.graph_steps.args
 
 
 @pytest.mark.parametrize("other", [{"compile_layers": True}, {"ddp_backend": "fully_sharded"}])
