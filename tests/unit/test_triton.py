@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -142,10 +143,8 @@ def test_certain_capsules_keep_the_digits_of_their_costs_gradient(device):
 def test_votes_that_are_not_numbers_are_seen(device):
     votes = torch.randn(2, 4, 12, 1, device=device)
     votes[1, 2, 3] = float("nan")
-    for out in (
-        simple_routing(votes),
-        em_routing(votes, torch.zeros(12, device=device), torch.zeros(12, device=device)),
-    ):
+    betas = torch.zeros(2, 12, device=device)
+    for out in (simple_routing(votes), em_routing(votes, *betas)):
         assert out[0].isfinite().all() and out[1].isnan().any()
 
 
@@ -183,9 +182,8 @@ def attention(device, dtype=torch.float32, sizes=(B, H, T, S, D, D)):
     values = torch.randn(s, b, h, d, device=device).permute(1, 2, 0, 3).to(dtype)
     heads = torch.randn(b, h, t, wide, device=device).to(dtype)
     weights = torch.randn(b, h, t, s, device=device).softmax(-1)
-    valid_keys, valid_queries = (
-        torch.arange(n, device=device) < n - torch.arange(b, device=device)[:, None] for n in (s, t)
-    )
+    lengths = torch.arange(b, device=device)[:, None]
+    valid_keys, valid_queries = (torch.arange(n, device=device) < n - lengths for n in (s, t))
     return values, heads, weights, valid_keys, valid_queries
 
 
@@ -206,14 +204,11 @@ def double(*tensors):
 @pytest.mark.parametrize(
     ("terms", "sizes"),
     [
-        (TERMS, (B, H, T, S, D, D)),
-        (TERMS, (1, 2, 1, 1, 1, 3)),
-        (TERMS, (2, 3, 9, 150, 5, 40)),
-        (TERMS, (1, 32, 2, 3, 64, 2048)),
-        *(((term,), (B, H, T, S, D, D)) for term in TERMS),
-        (("centred-output", "subspace"), (B, H, T, S, D, D)),
+        (TERMS, (B, H, T, S, D, D)), (TERMS, (1, 2, 1, 1, 1, 3)), (TERMS, (2, 3, 9, 150, 5, 40)),
+        (TERMS, (1, 32, 2, 3, 64, 2048)), *(((term,), (B, H, T, S, D, D)) for term in TERMS),
+        (("centred-output", "subspace"), (B, H, T, S, D, D))
     ],
-)
+)  # fmt: skip
 def test_agreement_equals_the_formula(terms, sizes, device):
     inputs = attention(device, sizes=sizes)
     with launching.launches() as seen:
@@ -255,9 +250,8 @@ def test_agreement_of_equal_zero_tiny_large_and_padded_heads(device):
 def test_maps_of_very_long_sentences_are_found(device):
     """From a head to the next are 2^30 numbers, T S of 32,768 tokens; memory that nothing touches is not taken."""
     heads, step = 3, 2**30
-    maps = torch.empty(step * (heads - 1) + 4, dtype=torch.float16, device=device).as_strided(
-        (1, heads, 1, 4), (step * heads, step, 4, 1)
-    )
+    maps = torch.empty(step * (heads - 1) + 4, dtype=torch.float16, device=device)
+    maps = maps.as_strided((1, heads, 1, 4), (step * heads, step, 4, 1))
     share = torch.tensor([0.1, 0.2, 0.3, 0.4])
     for head in range(heads):
         maps[:, head] = share.roll(head)
@@ -366,9 +360,8 @@ def test_interacting_heads_that_see_nothing_zeros_large_and_no_numbers(device):
     q, k, v, allowed, grad = pairs_of_heads(device, (2, 2, 3, 5, 4, 4), mask="none")
     nothing = torch.zeros(2, 1, 3, 5, dtype=torch.bool, device=device)
     seen_all = interacting(q, k, v, None, "sum", 0.0, grad)
-    assert all(
-        relative(x, y) < 1e-6 for x, y in zip(interacting(q, k, v, nothing, "sum", 0.0, grad), seen_all, strict=True)
-    )
+    pairs = zip(interacting(q, k, v, nothing, "sum", 0.0, grad), seen_all, strict=True)
+    assert all(relative(x, y) < 1e-6 for x, y in pairs)
     for scale in (0, 1e-10, 30, 1e6):  # in the last the weights are 0 and 1
         inputs = scale * q, k, v, allowed, "sum", 0.0, grad
         got, expected = interacting(*inputs), interacting(*inputs, True)
@@ -459,12 +452,10 @@ def test_convolved_maps_of_half_types_are_summed_in_float32(sizes, dtype, most, 
 @pytest.mark.parametrize(
     ("sizes", "dtype", "most"),
     [
-        ((2, 3, 5, 7, 1), torch.float32, 0),
-        ((1, 32, 2, 9, 1), torch.float32, 0),
-        ((2, 8, 9, 33, 1), torch.float16, 1e-3),
-        ((2, 16, 9, 33, 1), torch.bfloat16, 8e-3),
+        ((2, 3, 5, 7, 1), torch.float32, 0), ((1, 32, 2, 9, 1), torch.float32, 0),
+        ((2, 8, 9, 33, 1), torch.float16, 1e-3), ((2, 16, 9, 33, 1), torch.bfloat16, 8e-3)
     ],
-)
+)  # fmt: skip
 def test_mixed_heads_equal_the_formula(sizes, dtype, most, device):
     x, weight, _, _, grad = maps_of_heads(device, sizes, dtype=dtype)
     given = x, weight[:, :, 0, 0], None, None, "", grad
@@ -475,9 +466,8 @@ def test_mixed_heads_equal_the_formula(sizes, dtype, most, device):
 
 
 def test_convolved_maps_repeat_to_the_last_bit_and_see_numbers_within_their_cells_alone(device):
-    x, weight, bias, cells, grad = maps_of_heads(
-        device, (2, 3, 20, 40, 3) if device == "cuda" else (2, 3, 9, 20, 3), "all"
-    )
+    sizes = (2, 3, 20, 40, 3) if device == "cuda" else (2, 3, 9, 20, 3)
+    x, weight, bias, cells, grad = maps_of_heads(device, sizes, "all")
     first, second = (convolved(x, weight, bias, cells, "cross", grad) for _ in range(2))
     assert all(one.equal(other) for one, other in zip(first, second, strict=True))
     spoilt = x.masked_fill(~cells, float("nan"))
@@ -613,49 +603,35 @@ def cost(work):
     return len(seen) + others.number, others.bytes + sum(sum(x.values()) for x in tensors)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_routed_layer_of_size_base_takes_six_launches_and_0_2_gb(kind, monkeypatch):
-    votes = torch.empty(4096, 8, 512, 1, dtype=torch.float16, device="meta", requires_grad=True)
-    betas = [torch.empty(512, device="meta", dtype=torch.float16, requires_grad=True) for _ in range(2)]
+def of_base(*shape, dtype=torch.float16):
+    return torch.empty(*shape, device="meta", dtype=dtype)
 
-    def work():
-        out = simple_routing(votes) if kind == "simple" else em_routing(votes, *betas, activation=kind == "em")
-        torch.autograd.grad(out, [votes, *betas] if kind == "em" else votes, torch.empty_like(out))
 
+def pairs(combine):
+    return partial(interacting_attention, allowed=VALID[:, None, None], combine=combine, dropout=0.1)
+
+
+HEADS, VALID = of_base(128, 32, 8, 64).transpose(1, 2), of_base(128, 32, dtype=torch.bool)
+PROJECTED, MAPS = of_base(32, 128, 8, 64).permute(1, 2, 0, 3), of_base(128, 8, 32, 32, dtype=torch.float32)
+PROJECTED = of_base(32, 128, 8, 64).permute(1, 2, 0, 3)
+ROUTED = [of_base(4096, 8, 512, 1), of_base(512), of_base(512)]
+COSTS = {  # of 4,096 tokens, forward and backward: the function, its inputs, the most launches and bytes
+    "simple routing": (simple_routing, ROUTED[:1], 6, 0.2e9),
+    "em routing": (em_routing, ROUTED, 6, 0.2e9),
+    "em-none": (partial(em_routing, beta_a=None, beta_u=None, activation=False), ROUTED[:1], 6, 0.2e9),
+    "agreement": (lambda *x: formulas.agreement(TERMS, *x, VALID, VALID), [HEADS, HEADS, MAPS], 6, 1e9),
+    "sum": (pairs("sum"), [PROJECTED] * 3, 7, 70e6),  # with the seed, and what lets every query see some key
+    "concat": (pairs("concat"), [PROJECTED] * 3, 7, 160e6),  # outputs and their gradient, each 34 MB
+}
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_what_the_kernels_cost_at_size_base(name, monkeypatch):
+    function, inputs, most_launches, most_bytes = COSTS[name]
+    inputs = [x.detach().requires_grad_() for x in inputs]
     monkeypatch.setattr(gpu, "available", lambda *inputs: True)
-    launches, traffic = cost(work)
-    assert 2 <= launches <= 6 and 100e6 < traffic < 0.2e9
-
-
-def test_three_terms_of_agreement_take_six_launches(monkeypatch):
-    values = torch.empty(128, 32, 8, 64, device="meta", dtype=torch.float16).transpose(1, 2).requires_grad_()
-    heads, weights = torch.empty_like(values, requires_grad=True), torch.empty(128, 8, 32, 32, device="meta")
-    valid, weights = torch.empty(128, 32, device="meta", dtype=torch.bool), weights.requires_grad_()
-
-    def work():
-        out = formulas.agreement(TERMS, values, heads, weights, valid, valid)
-        torch.autograd.grad(out, [values, heads, weights], torch.empty_like(out))
-
-    monkeypatch.setattr(gpu, "available", lambda *inputs: True)
-    assert 3 <= cost(work)[0] <= 6
-
-
-@pytest.mark.parametrize(("combine", "most"), [("sum", 70e6), ("concat", 160e6)])
-def test_interacting_heads_of_size_base_take_seven_launches_and_0_07_gb(combine, most, monkeypatch):
-    """Of 4,096 tokens. concat writes and reads more: its outputs and their gradient, each 34 MB."""
-    q, k, v = (
-        torch.empty(32, 128, 8, 64, device="meta", dtype=torch.float16).permute(1, 2, 0, 3).requires_grad_()
-        for _ in range(3)
-    )
-    allowed = torch.empty(128, 1, 1, 32, device="meta", dtype=torch.bool)
-
-    def work():
-        out = interacting_attention(q, k, v, allowed, combine, 0.1)
-        torch.autograd.grad(out, [q, k, v], torch.empty_like(out))
-
-    monkeypatch.setattr(gpu, "available", lambda *inputs: True)
-    launches, traffic = cost(work)
-    assert launches <= 7 and traffic < most  # with that of the seed, and those that let every query see some key
+    launches, traffic = cost(lambda: torch.autograd.grad(out := function(*inputs), inputs, torch.empty_like(out)))
+    assert 2 <= launches <= most_launches and 10e6 < traffic < most_bytes
 
 
 @pytest.mark.slow
