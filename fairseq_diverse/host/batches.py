@@ -97,9 +97,7 @@ def short_enough(
     return in_buckets(pairs, chosen, count) if (count := getattr(pairs, "num_buckets", 0)) > 0 else chosen
 
 
-def learned_positions(
-    forward: Any, self: Any, input: Tensor, incremental_state: Any = None, positions: Any = None
-) -> Any:
+def learned_positions(forward: Any, self: Any, input: Any, incremental_state: Any = None, positions: Any = None) -> Any:
     """As ``LearnedPositionalEmbedding.forward``; ``UserError`` if a sentence is longer than the positions."""
     if positions is None and input.size(1) > self.max_positions:
         step = incremental_state is not None  # its position is the width, padding included
@@ -118,8 +116,7 @@ def translation_task(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -
 
 
 def block_repeated(_: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-    """Block the words that would repeat an n-gram; if these are all words, block none. Returns ``lprobs`` with -inf at
-    blocked words.
+    """Return ``lprobs`` with -inf at words that would repeat an n-gram; if these are all words, at none.
 
     Args:
         tokens: (B * beam, longest) written so far, ``step`` words after the first symbol; later ones are empty.

@@ -28,6 +28,7 @@ INITIAL_FILES = (
 )
 
 State = dict[str, Any]  # of a checkpoint
+Overrides = dict[str, Any] | None  # settings that replace those of a checkpoint
 _after_reading: ContextVar[Callable[[State], None] | None] = ContextVar("_after_reading", default=None)
 
 
@@ -48,9 +49,7 @@ def after_reading(change: Callable[[State], None]) -> Iterator[None]:
         _after_reading.reset(before)
 
 
-def load_to_cpu(
-    _: Any, path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False
-) -> State:
+def load_to_cpu(_: Any, path: str, arg_overrides: Overrides = None, load_on_all_ranks: bool = False) -> State:
     """As fairseq's function, but ``load_checkpoint`` reads the file: checked, and with errors that name it.
     ``arg_overrides``: settings that replace those of the checkpoint, as of ``--model-overrides``;
     ``load_on_all_ranks``: ignored. Raises ``UserError``: as ``load_checkpoint``, or an unsafe setting."""
@@ -80,9 +79,7 @@ def upgraded(path: str, state: State, overrides: dict[str, Any]) -> State:
         raise UserError(f"{path}: {damage(path, error)}") from error
 
 
-def load_ensemble(
-    load: Any, filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **flags: Any
-) -> Any:
+def load_ensemble(load: Any, filenames: list[str], arg_overrides: Overrides = None, *args: Any, **flags: Any) -> Any:
     """As fairseq's ``load_model_ensemble_and_task``; errors name the file, and no other files are read. Raises
     ``UserError``: a checkpoint cannot be read, lacks parameters, does not fit the data, or is of the other direction.
     """

@@ -96,9 +96,8 @@ def _all_within(bound: float, freedom: int, ratios: Sequence[tuple[float, int]])
     reach = bound * scales[:, None]
     for ratio, count in ratios:
         rest = np.sqrt(1 - ratio**2)
-        within *= (
-            scipy.special.ndtr((reach - ratio * z) / rest) - scipy.special.ndtr((-reach - ratio * z) / rest)
-        ) ** count
+        above, below = (scipy.special.ndtr((end - ratio * z) / rest) for end in (reach, -reach))
+        within *= (above - below) ** count
     return float(weights @ within @ (normal / normal.sum()))
 
 

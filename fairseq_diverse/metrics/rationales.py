@@ -81,8 +81,7 @@ def rationale_scores(
     rationales of 1, 5, 10, 20 and 50% of the words. Source: DeYoung et al. (2020), section 4; Wang et al. (2021), Table
     8. ``auprc`` is a mean over documents with evidence, of which a text may have several.
 
-    ``documents`` have of each text ``auprc`` of its documents, ``comprehensiveness``, ``sufficiency``, and lists of
-    both for `SHARES`."""
+    ``documents`` have of each text ``auprc`` of its documents, both differences, and lists of these for `SHARES`."""
     from sklearn.metrics import accuracy_score, f1_score
 
     def mean(values: Sequence[float]) -> float:

@@ -191,9 +191,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         """What mechanisms kept at earlier decoding steps; None in a full pass."""
         return None if state is None else dict(self.get_incremental_state(state, MEMORY) or {})
 
-    def reorder_incremental_state(
-        self, incremental_state: IncrementalState, new_order: Tensor
-    ) -> IncrementalState | None:
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> Any:
         """As in fairseq, which skips some caches of the source; what mechanisms keep is always reordered."""
         if memory := self._recall(incremental_state):
             moved = {key: value.index_select(0, new_order) for key, value in memory.items()}

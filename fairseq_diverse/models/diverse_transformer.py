@@ -164,9 +164,7 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
         map_needed = read or alignment_layer is not None
         extras, shared = Extras.none(), dict[str, Masks]()
 
-        def run(
-            layer: Any, x: Tensor, encoder_out: Any, padding: Any, state: Any, **named: Any
-        ) -> tuple[Tensor, Tensor | None, None]:
+        def run(layer: Any, x: Tensor, encoder_out: Any, padding: Any, state: Any, **named: Any) -> tuple[Any, ...]:
             own = {name: named[name] for name in ("self_attn_padding_mask", "self_attn_mask")}
             if not shared:
                 shared["decoder"], shared["cross"] = Masks(x.dtype, *own.values()), Masks(x.dtype, padding)

@@ -33,9 +33,8 @@ def load_models(
     models, cfg, task = [], None, None
     for path, state in sorted(states, key=lambda file: "syntax" not in str(task_of(settings_of("task", file[1])))):
         replaced = {"data": str(data), **settings, **look(settings_of("task", state)), **dict.fromkeys(INITIAL_FILES)}
-        (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-            [path], replaced, task, state=upgraded(path, state, replaced)
-        )
+        state = upgraded(path, state, replaced)
+        (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([path], replaced, task, state=state)
         if getattr(getattr(model, "cfg", None), "merge_src_tgt_embed", False):
             other = "after which the task numbers words otherwise than the data; fairseq-generate translates with it"
             raise UserError(f"{path}: trained with --merge-src-tgt-embed, {other}")

@@ -32,9 +32,8 @@ class WordReader(nn.Module):
         self.project = nn.Linear(2 * HIDDEN, 2 * HIDDEN, bias=False)
         self.query = nn.Parameter(torch.zeros(2 * HIDDEN))
         self.score = nn.Linear(2 * HIDDEN, 1, bias=False)
-        self.classifier = nn.Sequential(
-            nn.Linear(2 * HIDDEN, HIDDEN), nn.ReLU(), nn.Dropout(DROPOUT), nn.Linear(HIDDEN, classes)
-        )
+        layers = nn.Linear(2 * HIDDEN, HIDDEN), nn.ReLU(), nn.Dropout(DROPOUT), nn.Linear(HIDDEN, classes)
+        self.classifier = nn.Sequential(*layers)
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """(B, W, C), (B, W) True at words, which come first, at least one -> (B, classes)"""

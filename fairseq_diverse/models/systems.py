@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+Systems = dict[str, dict[str, object]]
 EVERYWHERE = "encoder,decoder,cross"
 
 SIZES = ("", "_tiny", "_lite", "_iwslt_de_en", "_big")
-SYSTEMS: dict[str, dict[str, object]] = {
+SYSTEMS: Systems = {
     "diverse_transformer": {},
     "li2021_aggregation": {"routing": "em", "routing_on": "encoder:1-2"},
     "zhang2021_dea": {"syntax": "dependency", "syntax_on": "encoder:1"},
@@ -18,22 +19,16 @@ SYSTEMS: dict[str, dict[str, object]] = {
 }
 
 ROBERTA_SIZES = ("", "_large", "_tiny")
-ROBERTA_SYSTEMS: dict[str, dict[str, object]] = {
+ROBERTA_SYSTEMS: Systems = {
     "diverse_roberta": {},
     # alpha: the smallest of the grid {0.1, 0.2, 0.4} of Wang et al. (2021), section 4.2, as is beta, 0.1 by default
     "wang2021_evolving_roberta": {"evolving_on": "encoder", "evolving_carry": 0.1},
 }
-BERT_SYSTEMS: dict[str, dict[str, object]] = {
-    "diverse_bert": {},
-    "wang2021_evolving_bert": ROBERTA_SYSTEMS["wang2021_evolving_roberta"],
-}
+BERT_SYSTEMS: Systems = {"diverse_bert": {}, "wang2021_evolving_bert": ROBERTA_SYSTEMS["wang2021_evolving_roberta"]}
 BERT_ARCHITECTURES = [system + size for system in BERT_SYSTEMS for size in ROBERTA_SIZES]
 
 T5_SIZES = ("", "_small", "_large", "_tiny")
-T5_SYSTEMS: dict[str, dict[str, object]] = {
-    "diverse_t5": {},
-    "wang2021_evolving_t5": {"evolving_on": EVERYWHERE, "evolving_carry": 0.1},
-}
+T5_SYSTEMS: Systems = {"diverse_t5": {}, "wang2021_evolving_t5": {"evolving_on": EVERYWHERE, "evolving_carry": 0.1}}
 
 EVERY = ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS | BERT_SYSTEMS, ROBERTA_SIZES), (T5_SYSTEMS, T5_SIZES))
 ARCHITECTURES = [system + size for systems, sizes in EVERY for system in systems for size in sizes]

@@ -90,12 +90,9 @@ def parameters(
         found[name[:-2]] = torch.cat([found.pop(name), found.pop(f"{name[:-1]}1")])
     order = rows(words)
     embeddings = given["shared.weight"][order]
-    output = given.get("lm_head.weight", given["shared.weight"])[order]
-    return found | {
-        "encoder.embed_tokens.weight": embeddings,
-        "decoder.embed_tokens.weight": embeddings,
-        "decoder.output_projection.weight": embeddings if _is_scaled(config) else output,
-    }
+    found |= {f"{side}.embed_tokens.weight": embeddings for side in ("encoder", "decoder")}
+    output = embeddings if _is_scaled(config) else given.get("lm_head.weight", given["shared.weight"])[order]
+    return found | {"decoder.output_projection.weight": output}
 
 
 def rows(words: list[str]) -> list[int]:

@@ -89,28 +89,19 @@ ENTAILED = ("entailment", "not_entailment")
 F1 = ("f1", "accuracy")
 MRPC = (("sentence1", 0), ("sentence2", 1))
 COLA = ("source", "label", "note", "sentence")
-MNLI: dict[str, Any] = {
-    "parts": (("hypothesis", 1), ("premise", 0)),
-    "dev": (("-m", "dev_matched"), ("-mm", "dev_mismatched")),
-    "test": (("-m", "test_matched"), ("-mm", "test_mismatched")),
-}
-TASKS = {
-    task.name: task
-    for task in (
-        GlueTask(
-            "CoLA", ("sentence",), "label", YES_NO, ("matthews",), 8551, ("unacceptable", "acceptable"), unnamed=COLA
-        ),
-        GlueTask("SST-2", ("sentence",), "label", YES_NO, ("accuracy",), 67349, ("negative", "positive")),
-        GlueTask(
-            "MRPC", ("#1 String", "#2 String"), "Quality", YES_NO, F1, 3668, ("not_equivalent", "equivalent"), MRPC
-        ),
-        GlueTask("STS-B", TWO, "score", (), ("pearson", "spearman"), 5749),
-        GlueTask("QQP", QUESTIONS, "is_duplicate", YES_NO, F1, 363846, ("not_duplicate", "duplicate"), skips=True),
-        GlueTask("MNLI", TWO, "gold_label", ("contradiction", "neutral", "entailment"), ("accuracy",), 392702, **MNLI),
-        GlueTask("QNLI", ("question", "sentence"), "label", ENTAILED, ("accuracy",), 104743),
-        GlueTask("RTE", TWO, "label", ENTAILED, ("accuracy",), 2490),
-    )
-}
+MNLI: dict[str, Any] = {"parts": (("hypothesis", 1), ("premise", 0))}
+MNLI |= {kind: (("-m", f"{kind}_matched"), ("-mm", f"{kind}_mismatched")) for kind in ("dev", "test")}
+IN_ORDER = (
+    GlueTask("CoLA", ("sentence",), "label", YES_NO, ("matthews",), 8551, ("unacceptable", "acceptable"), unnamed=COLA),
+    GlueTask("SST-2", ("sentence",), "label", YES_NO, ("accuracy",), 67349, ("negative", "positive")),
+    GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", YES_NO, F1, 3668, ("not_equivalent", "equivalent"), MRPC),
+    GlueTask("STS-B", TWO, "score", (), ("pearson", "spearman"), 5749),
+    GlueTask("QQP", QUESTIONS, "is_duplicate", YES_NO, F1, 363846, ("not_duplicate", "duplicate"), skips=True),
+    GlueTask("MNLI", TWO, "gold_label", ("contradiction", "neutral", "entailment"), ("accuracy",), 392702, **MNLI),
+    GlueTask("QNLI", ("question", "sentence"), "label", ENTAILED, ("accuracy",), 104743),
+    GlueTask("RTE", TWO, "label", ENTAILED, ("accuracy",), 2490),
+)
+TASKS = {task.name: task for task in IN_ORDER}
 NAMES = tuple(f"{PREFIX}{name}" for name in TASKS)
 Example = tuple[tuple[str, ...], str | None]  # sentences, and the label, None in a test file
 

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import product
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import IO, Any, TypeVar
 
 from fairseq_diverse.host.data import write_dictionary
@@ -153,9 +153,7 @@ def _make(tokens: tuple[Tokens, ...], pair: tuple[str, ...]) -> Made:
     return list(changed), list(cleaned), [side.tokenize(line) for side, line in zip(tokens, cleaned, strict=True)]
 
 
-def truecase(
-    config: DataConfig, work: Path, workers: int, steps: Steps, encoding: Encoding | None
-) -> dict[str, str | None]:
+def truecase(config: DataConfig, work: Path, workers: int, steps: Steps, encoding: Encoding | None) -> dict[str, Any]:
     """Train truecasers on the training text and apply them to ``text/tok.*``, if configured."""
     names: dict[str, str | None] = dict.fromkeys(config.sides)
     for (side, side_steps), language in zip(config.sides.items(), config.languages, strict=True):
@@ -288,9 +286,7 @@ def _prefixes(files: dict[str, str]) -> list[str]:
 def _preprocess(work: Path, workers: int, files: list[str], out: str, dictionary: list[str]) -> None:
     command = [sys.executable, "-m", "fairseq_cli.preprocess", *files]
     command += ["--destdir", out, "--workers", str(workers), *dictionary]
-    done = run_to_end(
-        lighter(command), cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
-    )
+    done = run_to_end(lighter(command), cwd=work, stdout=PIPE, stderr=STDOUT, encoding="utf-8", errors="replace")
     if done.returncode:
         last = done.stdout.strip().rpartition("\n")[2] or "no output"
         raise OSError(f"fairseq-preprocess failed with exit code {done.returncode}: {last}")

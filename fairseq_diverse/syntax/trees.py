@@ -197,8 +197,7 @@ def local_phrases(tree: Tree) -> Phrases:
     The local phrase is the span of the word's lowest ancestor that has more than one word; in a tree of one word it is
     the word. The layer is the number of phrases above the word. A preterminal, whose only child is a word, is none.
 
-    Source: Zhang et al. (2021), section 4.1.2, rule 1. Returns start, end, layer: one int per word, spans as [start,
-    end)."""
+    Source: Zhang et al. (2021), section 4.1.2, rule 1. Returns start, end (exclusive) and layer of each word."""
     rows: list[tuple[int, int, int]] = []
 
     def visit(node: Tree | str, depth: int, phrase: tuple[int, int] | None) -> None:

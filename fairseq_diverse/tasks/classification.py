@@ -74,9 +74,7 @@ class ClassificationTask(FairseqTask):
             raise UserError(f"--criterion {cfg._name}: {needed}")
         return super().build_criterion(cfg)
 
-    def add_dataset(
-        self, split: str, inputs: Sequence[Sequence[Tensor]], labels: Sequence[Any], known: Sequence[Any]
-    ) -> None:
+    def add_dataset(self, split: str, inputs: list[list[Tensor]], labels: Sequence[Any], known: Sequence[Any]) -> None:
         """Add a split of examples and their labels; ``known`` has one label per class."""
         numbers = [known.index(label) for label in labels]
         self.datasets[split] = ClassificationDataset(inputs, numbers, self.dictionary.pad(), shuffle=split == "train")
