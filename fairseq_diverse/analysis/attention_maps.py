@@ -250,13 +250,8 @@ def map_prefix(model: DiverseTransformerModel, component: str, layer: int) -> st
 
 
 def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: int = 4) -> list[list[Panel | None]]:
-    """One panel per head.
-
-    Args:
-        maps: (H, T, S) weights.
-        heads: numbers of the heads to draw, from 1.
-        prefix: beginning of every title, see ``map_prefix``.
-        columns: number of panels per row."""
+    """One panel per head. ``maps``: (H, T, S) weights; ``heads``: numbers of the heads to draw, from 1; ``prefix``:
+    beginning of every title, see ``map_prefix``; ``columns``: number of panels per row."""
     panels: list[Panel | None] = [Panel(f"{prefix}head {head}", maps[head - 1]) for head in heads]
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]
 

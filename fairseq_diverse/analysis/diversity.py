@@ -11,11 +11,9 @@ def off_diagonal_cosine(heads: Tensor) -> Tensor:
 
         mean over t of  1 / (H (H - 1)) sum over i != j of cos(heads[t, i], heads[t, j])
 
-    The agreement of Li et al. (2021), Eq. 7, without its pairs i = j, which are 1 whatever the heads do. Returns
-    a scalar in [-1 / (H - 1), 1], 0 for orthogonal heads.
-
-    Args:
-        heads: (N, H, D) head outputs at N positions, H >= 2. The cosine of a zero vector with any other is 0."""
+    The agreement of Li et al. (2021), Eq. 7, without its pairs i = j, which are 1 whatever the heads do. Returns a
+    scalar in [-1 / (H - 1), 1], 0 for orthogonal heads. ``heads``: (N, H, D) head outputs at N positions, H >= 2. The
+    cosine of a zero vector with any other is 0."""
     norms = heads.norm(dim=-1, keepdim=True)
     unit = torch.where(norms > 1e-8, heads / norms, 0)
     count = heads.size(1)
@@ -28,11 +26,8 @@ def constant_share(mean: Tensor, second: Tensor) -> Tensor:
 
         sum over h of N |mean_h|^2 / sum over h, t of |heads[t, h]|^2,    mean_h = 1/N sum over t of heads[t, h]
 
-    Returns a scalar in [0, 1]: 1 where every head gives the same at every position; 0 where all heads are 0.
-
-    Args:
-        mean: (C,) mean of the concatenated heads, C = H D.
-        second: (C, C) mean over positions of their outer product."""
+    Returns a scalar in [0, 1]: 1 where every head gives the same at every position; 0 where all heads are 0. ``mean``:
+    (C,) mean of the concatenated heads, C = H D; ``second``: (C, C) mean over positions of their outer product."""
     energy = second.trace()
     return mean.square().sum() / energy if energy > 0 else energy
 

@@ -66,8 +66,7 @@ def inspect_heads(
         gate: constant gate; None = the dynamic gate.
         graphs: dependencies by sentence id, as in ``SyntaxDataset``. If None, or if no sentence has a usable tree, the
             two syntactic statistics are left out.
-        frequent: how many of the most frequent words count as not rare; if there are no others, ``rarest`` is left out.
-    """
+        frequent: how many of the most frequent words count as not rare; without others there is no ``rarest``."""
     model.eval()
     counts = torch.tensor(dictionary.count)
     words = counts[dictionary.nspecial :].sort(descending=True).values

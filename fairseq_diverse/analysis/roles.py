@@ -14,12 +14,8 @@ def neighbour_hits(weights: Tensor, valid: Tensor, offset: int) -> tuple[Tensor,
         queries i with  argmax over j of weights[i, j] = i + offset,  of those where i and i + offset are real
 
     Source: Voita et al. (2019), where a head is positional if this holds for at least 90% of them. Returns (H,) hits,
-    and the number of queries.
-
-    Args:
-        weights: (B, H, T, T) attention weights.
-        valid: (B, T) bool, True at real tokens.
-        offset: -1 for the token before, 1 for the next."""
+    and the number of queries. ``weights``: (B, H, T, T) attention weights; ``valid``: (B, T) bool, True at real tokens;
+    ``offset``: -1 for the token before, 1 for the next."""
     at = torch.arange(valid.size(1), device=valid.device) + offset
     inside = (at >= 0) & (at < len(at))
     asked = valid & inside & valid[:, at.clamp(0, len(at) - 1)]  # (B, T)

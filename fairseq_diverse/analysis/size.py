@@ -38,8 +38,7 @@ def measure_size(
     Args:
         args: ``arch`` and the model flags that were given, without defaults.
         vocabulary: size of each vocabulary, including fairseq's four symbols; a pair if source and target differ.
-        source_length, target_length: tokens, including the end-of-sentence symbol; a language model reads one sentence.
-    """
+        source_length, target_length: tokens, with the end-of-sentence symbol; a language model reads one sentence."""
     kinds = (DiverseTransformerModel, DiverseRobertaModel, DiverseBertModel, DiverseT5Model)
     architectures = [name for name, kind in programs.architectures().items() if kind in kinds]
     if args.arch not in architectures:

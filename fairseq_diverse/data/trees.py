@@ -230,11 +230,9 @@ class PairsWithTrees(BaseWrapperDataset):
 
 class SyntaxDataset(torch.utils.data.Dataset):
     """The trees of a split, projected to subwords. Raises ``UserError``: the trees are missing, damaged, of another
-    source, or not of the needed kinds.
-
-    Args:
-        prefix: path of the binarized source without its ending, such as ``DATA/train.en-de.en``.
-        needed: the kinds of trees that the model needs. If a sentence lacks one, all its tokens are related."""
+    source, or not of the needed kinds. ``prefix``: path of the binarized source without its ending, such as
+    ``DATA/train.en-de.en``; ``needed``: the kinds of trees that the model needs; if a sentence lacks one, all its
+    tokens are related."""
 
     def __init__(self, prefix: str, needed: Sequence[str]) -> None:
         self.prefix, self.needed = prefix, tuple(needed)

@@ -81,8 +81,7 @@ def upgraded(path: str, state: State, overrides: dict[str, Any]) -> State:
 
 def load_ensemble(load: Any, filenames: list[str], arg_overrides: Overrides = None, *args: Any, **flags: Any) -> Any:
     """As fairseq's ``load_model_ensemble_and_task``; errors name the file, and no other files are read. Raises
-    ``UserError``: a checkpoint cannot be read, lacks parameters, does not fit the data, or is of the other direction.
-    """
+    ``UserError``: a checkpoint is unreadable, lacks parameters, does not fit the data, or is of the other direction."""
     if not all(filenames):
         raise UserError("the path of the checkpoint is empty; give a file")
     settings = {**(arg_overrides or {}), **dict.fromkeys(INITIAL_FILES)}

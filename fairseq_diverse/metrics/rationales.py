@@ -25,12 +25,9 @@ def lime_weights(kept: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
 
         min over w, b of  sum_n s_n (p_n - w . z_n - b)^2 + |w|^2,    s_n = sqrt(exp(-d_n^2 / 25^2))
 
-    d_n is 100 times the cosine distance of z_n to the whole text. Source: Ribeiro et al. (2016), Eq. 1 and section
-    3.4, with the constants of their package `lime`.
-
-    Args:
-        kept: (N, W) z, of which the first row is the whole text.
-        probabilities: (N,) p of the class that is predicted for the whole text."""
+    d_n is 100 times the cosine distance of z_n to the whole text. Source: Ribeiro et al. (2016), Eq. 1 and section 3.4,
+    with the constants of their package `lime`. ``kept``: (N, W) z, of which the first row is the whole text;
+    ``probabilities``: (N,) p of the class that is predicted for the whole text."""
     from sklearn.linear_model import Ridge
 
     distances = 100 * (1 - np.sqrt(kept.mean(1)))  # the cosine of n ones of W to W ones is sqrt(n / W)

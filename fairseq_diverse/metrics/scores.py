@@ -86,11 +86,8 @@ class Result:
 
 def score(hypotheses: Lines, references: Lines, language: str = "", lowercase: bool = False) -> Scores:
     """BLEU, chrF2, TER and length ratio of detokenized text. Raises ``ValueError``: there are no sentences, their
-    numbers differ, or the tokenizer is not installed.
-
-    Args:
-        language: code of the target language ("zh", "ja_JP"), which selects the tokenizer; "" for sacreBLEU's 13a.
-        lowercase: compare lower-cased text."""
+    numbers differ, or the tokenizer is not installed. ``language``: code of the target language ("zh", "ja_JP"), which
+    selects the tokenizer; "" for sacreBLEU's 13a; ``lowercase``: compare lower-cased text."""
     if not references or len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses and {len(references)} references; equal numbers are needed")
     results = {name: sacrebleu_result(name, hypotheses, references, language, lowercase) for name in METRICS}

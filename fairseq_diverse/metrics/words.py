@@ -55,8 +55,7 @@ def check_language(language: str) -> None:
 
 def multi_bleu(hypotheses: Lines, references: Lines, compounds: bool = False) -> Result:
     """BLEU of tokenized text, from 0 to 100, as multi-bleu.perl of Moses has it: cased, without smoothing; by sacreBLEU
-    with ``tokenize=none`` and ``smooth_method=none``. ``compounds``: split words at hyphens first (`split_compounds`).
-    """
+    with ``tokenize=none`` and ``smooth_method=none``. ``compounds``: split words at hyphens (`split_compounds`)."""
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
