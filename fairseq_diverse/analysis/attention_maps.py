@@ -30,14 +30,19 @@ QUANTILE, OUTLIER = 0.9, 1.5  # a weight above 1.5 times the 90% quantile of its
 
 def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on: str, flag: str) -> AttentionMaps:
     """Attention weights after the softmax, before weight mixing and dropout; sets the model to evaluation mode.
-    Returns ``{(component, layer): (H, B, T, S)}``. Rows of real queries sum to 1 (differential attention: to 1 -
-    lambda; another ``normalize``: to what it gives). For interacting heads: the mean over the heads of the keys. Raises
-    ``UserError``: the model does not have the placement.
 
     Args:
         sample: a batch's ``net_input``.
         on: placement of the attentions, such as ``encoder:1,cross``.
-        flag: name of the flag in error messages."""
+        flag: name of the flag in error messages.
+
+    Returns:
+        ``{(component, layer): (H, B, T, S)}``. Rows of real queries sum to 1 (differential attention: to 1 - lambda;
+        another ``normalize``: to what it gives). For interacting heads: the mean over the heads of the keys.
+
+    Raises:
+        UserError: the model does not have the placement.
+    """
     model.eval()
     with torch.no_grad():
         request = AttentionRequest(weights=on, flag=flag)
@@ -67,8 +72,11 @@ class SentencePair:
     sample: dict[str, Tensor]
 
     def labels(self, component: str, subwords: bool = False) -> tuple[Labels, Labels]:
-        """Labels of the queries and keys of a component's map, as words or as subwords. A decoder's query is the
-        (sub)word that it read last (``</s>`` at the start), one of the cross-attention that which it writes next."""
+        """Labels of the queries and keys of a component's map, as words or as subwords.
+
+        A query of the decoder is the (sub)word that it read last (``</s>`` at the start); a query of the
+        cross-attention is the (sub)word that it writes next.
+        """
         source = Labels.of(self.source) if subwords else self.source_words
         target = Labels.of(self.target) if subwords else self.target_words
         read = Labels(target.texts[-1:] + target.texts[:-1], target.sizes[-1:] + target.sizes[:-1])  # </s> first
@@ -80,7 +88,8 @@ def by_words(maps: Tensor, queries: Labels, keys: Labels) -> Tensor:
 
         W[i, j] = 1/|i|  sum_{t in i} sum_{s in j} weights[t, s]
 
-    (..., T, S) -> (..., queries, keys); rows that sum to 1 still do."""
+    (..., T, S) -> (..., queries, keys); rows that sum to 1 still do.
+    """
     rows = torch.stack([row.mean(-2) for row in maps.split(queries.sizes, -2)], -2)
     return torch.stack([column.sum(-1) for column in rows.split(keys.sizes, -1)], -1)
 
@@ -95,9 +104,14 @@ def encode_pair(
 ) -> SentencePair:
     """Segment a raw sentence pair like the model's data; without a target, use the model's translation (beam 5).
 
-    The translation ends, with a warning, at 10 plus twice the source's number of subwords. Raises ``UserError``: a
-    sentence is empty, longer than the model's positions, or without the trees that the model needs. ``trees``: (T, 5)
-    trees of the source's subwords, for a model that needs them."""
+    The translation ends, with a warning, at 10 plus twice the source's number of subwords.
+
+    Args:
+        trees: (T, 5) trees of the source's subwords, for a model that needs them.
+
+    Raises:
+        UserError: a sentence is empty, longer than the model's positions, or without the trees that the model needs.
+    """
     if model.encoder.plan.trees and trees is None:
         raise UserError(f"--source: this model needs {' and '.join(model.encoder.plan.trees)} trees; take --sentence N")
     dictionaries = {"source": task.source_dictionary, "target": task.target_dictionary}
@@ -154,7 +168,8 @@ class Comparison:
 
 
 def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor], layer: int) -> Comparison | None:
-    """A layer (from 1) of the encoder on the first sentence of a ``net_input``; None without syntax and enlivening."""
+    """A layer (from 1) of an encoder with syntax or enlivening, in evaluation mode, on the first sentence of a batch's
+    ``net_input``; None if it has neither."""
     attention = model.encoder.layers[layer - 1].self_attn
     syntax = attention.mechanism("syntax")
     if syntax is None and attention.mechanism("enliven") is None:
@@ -201,7 +216,8 @@ def draw_panels(
     Args:
         rows: panels, row by row; None = an empty panel.
         queries, keys: labels of the T rows and S columns of a map.
-        axes: names of the rows and of the columns."""
+        axes: names of the rows and of the columns.
+    """
     columns = max(map(len, rows))
     width = panel_width(keys)
     height = max(1.5, CELL * len(queries.texts)) + LETTER * max(map(len, keys.texts)) + 0.5
@@ -250,8 +266,14 @@ def map_prefix(model: DiverseTransformerModel, component: str, layer: int) -> st
 
 
 def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: int = 4) -> list[list[Panel | None]]:
-    """One panel per head. ``maps``: (H, T, S) weights; ``heads``: numbers of the heads to draw, from 1; ``prefix``:
-    beginning of every title, see ``map_prefix``; ``columns``: number of panels per row."""
+    """One panel per head.
+
+    Args:
+        maps: (H, T, S) weights.
+        heads: numbers of the heads to draw, from 1.
+        prefix: beginning of every title, see ``map_prefix``.
+        columns: number of panels per row.
+    """
     panels: list[Panel | None] = [Panel(f"{prefix}head {head}", maps[head - 1]) for head in heads]
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]
 
@@ -259,7 +281,9 @@ def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: i
 def comparison_panels(
     comparison: Comparison, maps: Tensor, heads: Sequence[int], prune: bool, prefix: str = ""
 ) -> list[list[Panel | None]]:
-    """One row per head: weights without and with the mechanisms; the first starts with the factors due to syntax."""
+    """One row per head: weights without and with the mechanisms; the first row starts with the factors due to syntax,
+    if there is any.
+    """
     rows: list[list[Panel | None]] = []
     for head in heads:
         name = "with syntax"

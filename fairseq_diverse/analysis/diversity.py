@@ -11,9 +11,14 @@ def off_diagonal_cosine(heads: Tensor) -> Tensor:
 
         mean over t of  1 / (H (H - 1)) sum over i != j of cos(heads[t, i], heads[t, j])
 
-    The agreement of Li et al. (2021), Eq. 7, without its pairs i = j, which are 1 whatever the heads do. Returns a
-    scalar in [-1 / (H - 1), 1], 0 for orthogonal heads. ``heads``: (N, H, D) head outputs at N positions, H >= 2. The
-    cosine of a zero vector with any other is 0."""
+    The agreement of Li et al. (2021), Eq. 7, without its pairs i = j, which are 1 whatever the heads do.
+
+    Args:
+        heads: (N, H, D) head outputs at N positions, H >= 2. The cosine of a zero vector with any other is 0.
+
+    Returns:
+        Scalar in [-1 / (H - 1), 1], 0 for orthogonal heads.
+    """
     norms = heads.norm(dim=-1, keepdim=True)
     unit = torch.where(norms > 1e-8, heads / norms, 0)
     count = heads.size(1)
@@ -26,8 +31,13 @@ def constant_share(mean: Tensor, second: Tensor) -> Tensor:
 
         sum over h of N |mean_h|^2 / sum over h, t of |heads[t, h]|^2,    mean_h = 1/N sum over t of heads[t, h]
 
-    Returns a scalar in [0, 1]: 1 where every head gives the same at every position; 0 where all heads are 0. ``mean``:
-    (C,) mean of the concatenated heads, C = H D; ``second``: (C, C) mean over positions of their outer product."""
+    Args:
+        mean: (C,) mean of the concatenated heads, C = H D.
+        second: (C, C) mean over positions of their outer product.
+
+    Returns:
+        Scalar in [0, 1]: 1 where every head gives the same at every position; 0 where all heads are 0.
+    """
     energy = second.trace()
     return mean.square().sum() / energy if energy > 0 else energy
 
@@ -37,9 +47,13 @@ def effective_rank(mean: Tensor, second: Tensor) -> Tensor:
 
         exp(-sum over k of p_k log p_k),    p_k = s_k / sum over k of s_k
 
-    with s_k the singular values of the (N, C) heads less their mean, the roots of N times the eigenvalues of their
-    covariance. Source: Roy and Vetterli, "The effective rank" (EUSIPCO 2007). Arguments as of ``constant_share``.
-    Returns a scalar in [1, C]: C where the heads vary alike in all directions; 0 where they do not vary."""
+    with s_k the singular values of the (N, C) matrix of the heads less their mean: the roots of N times the
+    eigenvalues of their covariance. Source: Roy and Vetterli, "The effective rank" (EUSIPCO 2007). Arguments as of
+    ``constant_share``.
+
+    Returns:
+        Scalar in [1, C]: C where the heads vary alike in all directions; 0 where they do not vary.
+    """
     eigenvalues = torch.linalg.eigvalsh(second - torch.outer(mean, mean))
     values = eigenvalues.where(eigenvalues > 1e-14 * second.trace(), 0).sqrt()
     return torch.special.entr(values / values.sum()).sum().exp() if values.any() else values.sum()

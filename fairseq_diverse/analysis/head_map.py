@@ -23,7 +23,11 @@ def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]]
 
         mean over layers and real tokens t of  O_h[t],    O_h the head's output before the heads are combined
 
-    Source: Li et al. (2021), section 4.1.2.3. Raises ``UserError``: no sentence, or layers of different widths."""
+    Source: Li et al. (2021), section 4.1.2.3.
+
+    Raises:
+        UserError: the data have no sentence, or the outputs of the layers differ in width.
+    """
     model.eval()
     total, tokens = torch.zeros(()), 0
     for sample in samples:
@@ -62,8 +66,11 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> Figure:
 
     Read similarities from the matrices: where a few points lie in a t-SNE depends on its seed. The diagonal, each head
     with itself, is left out. All matrices share one colour scale, from -m to m, m the largest absolute cosine. The
-    heads of each model are (H, D), with equal D. Raises ``UserError``: matplotlib or scikit-learn is not installed,
-    widths differ, or there are fewer than three heads."""
+    heads of each model are (H, D), with equal D.
+
+    Raises:
+        UserError: matplotlib or scikit-learn is not installed, widths differ, or there are fewer than three heads.
+    """
     manifold = needed("sklearn.manifold", f"the map needs scikit-learn; install it: {install('plots')}")
     widths = {name: vectors.size(1) for name, vectors in heads.items()}
     if len(set(widths.values())) > 1:

@@ -56,8 +56,7 @@ def inspect_heads(
     - previous, next (``neighbour_hits``) and rarest (``rare_hits``) of the model's maps, with its mechanisms. For
       interacting heads, which have no map each: of the weights without mechanisms.
 
-    For each attention: ``HeadDiversity`` of the head outputs before they are combined. Raises ``UserError``: there are
-    no samples.
+    For each attention: ``HeadDiversity`` of the head outputs before they are combined.
 
     Args:
         model: the model; it is set to evaluation mode.
@@ -66,7 +65,11 @@ def inspect_heads(
         gate: constant gate; None = the dynamic gate.
         graphs: dependencies by sentence id, as in ``SyntaxDataset``. If None, or if no sentence has a usable tree, the
             two syntactic statistics are left out.
-        frequent: how many of the most frequent words count as not rare; without others there is no ``rarest``."""
+        frequent: how many of the most frequent words count as not rare; if there are no others, ``rarest`` is left out.
+
+    Raises:
+        UserError: there are no samples.
+    """
     model.eval()
     counts = torch.tensor(dictionary.count)
     words = counts[dictionary.nspecial :].sort(descending=True).values
@@ -92,7 +95,8 @@ def inspect_heads(
 
 
 def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -> tuple[dict, dict, list[Tensor]]:
-    """The inside of every attention; of the encoder the maps, and by layer the NLL's gradient by the head outputs."""
+    """The inside of every attention; of the encoder the maps, and for each layer the gradient of the NLL by the head
+    outputs."""
     on = ",".join(component for component, count in layer_counts(model.cfg).items() if count)
     with torch.enable_grad():
         request = AttentionRequest(inside=on, weights="encoder")

@@ -56,7 +56,8 @@ def predict(
 
 @torch.no_grad()
 def answers(model: Any, task: Any, split: str, max_tokens: int, done: Callable[[int], object]) -> list[str]:
-    """The subwords that a model of text to text writes, greedily, for each example; arguments as of `classified`."""
+    """The subwords that a model of text to text writes for each example of a split, by greedy decoding; arguments as of
+    `classified`."""
     generator = task.build_generator([model], generation_settings(beam=1, max_len_b=ANSWER))
     found = [""] * len(task.dataset(split))
     for sample in _batches(model, task, split, max_tokens):

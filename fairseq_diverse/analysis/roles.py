@@ -13,9 +13,16 @@ def neighbour_hits(weights: Tensor, valid: Tensor, offset: int) -> tuple[Tensor,
 
         queries i with  argmax over j of weights[i, j] = i + offset,  of those where i and i + offset are real
 
-    Source: Voita et al. (2019), where a head is positional if this holds for at least 90% of them. Returns (H,) hits,
-    and the number of queries. ``weights``: (B, H, T, T) attention weights; ``valid``: (B, T) bool, True at real tokens;
-    ``offset``: -1 for the token before, 1 for the next."""
+    Source: Voita et al. (2019), where a head is positional if this holds for at least 90% of them.
+
+    Args:
+        weights: (B, H, T, T) attention weights.
+        valid: (B, T) bool, True at real tokens.
+        offset: -1 for the token before, 1 for the next.
+
+    Returns:
+        (H,) hits, and the number of queries.
+    """
     at = torch.arange(valid.size(1), device=valid.device) + offset
     inside = (at >= 0) & (at < len(at))
     asked = valid & inside & valid[:, at.clamp(0, len(at) - 1)]  # (B, T)
@@ -29,14 +36,18 @@ def rare_hits(weights: Tensor, valid: Tensor, counts: Tensor, words: Tensor, lim
         queries i with  counts[argmax over j of weights[i, j]] = min over words j of counts[j]
 
     Only sentences whose rarest word is rare count. Source: Voita et al. (2019), where this means that the word is not
-    among the 500 most frequent ones. Returns (H,) hits, and the number of queries in these sentences.
+    among the 500 most frequent ones.
 
     Args:
         weights: (B, H, T, T) attention weights.
         valid: (B, T) bool, True at real queries.
         counts: (B, T) how often each token is in the training data.
         words: (B, T) bool, True at the tokens that can be the rarest: real tokens except the end of the sentence.
-        limit: a word with a lower count is rare."""
+        limit: a word with a lower count is rare.
+
+    Returns:
+        (H,) hits, and the number of queries in these sentences.
+    """
     of_words = counts.masked_fill(~words, torch.iinfo(counts.dtype).max)
     least = of_words.amin(-1, keepdim=True)  # (B, 1)
     asked = valid & (least < limit)
@@ -51,7 +62,8 @@ def roles(figures: dict[str, Tensor]) -> list[list[str]]:
     Positional: for at least 90% of the queries the largest weight is on the previous token, or for as many on the next.
     Syntactic: in most sentences its attention to dependencies exceeds the gate. Rare words: for most queries the
     largest weight is on the sentence's rarest word. Source: Zhang et al. (2021), section 3.0.2. The figures, (layers,
-    H) each, are those of ``inspect_heads``; ``rarest`` and ``redundant`` may be missing."""
+    H) each, are those of ``inspect_heads``; ``rarest`` and ``redundant`` may be missing.
+    """
     known = {"positional": torch.maximum(figures["previous"], figures["next"]) >= POSITIONAL}
     if "redundant" in figures:
         known["syntactic"] = figures["redundant"] < 1 - MAJORITY

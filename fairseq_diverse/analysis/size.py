@@ -32,13 +32,16 @@ def measure_size(
     """Parameters and FLOPs of the model that ``args`` describe, by side and in total, and those of its mechanisms.
 
     For a language model the parameters also have ``classifier``: the total with BERT's pooler instead of the head that
-    predicts words, as the literature counts BERT and RoBERTa. Raises ``UserError``: an unknown architecture, flags that
-    do not fit the model, or a number out of range.
+    predicts words, as the literature counts BERT and RoBERTa.
 
     Args:
         args: ``arch`` and the model flags that were given, without defaults.
         vocabulary: size of each vocabulary, including fairseq's four symbols; a pair if source and target differ.
-        source_length, target_length: tokens, with the end-of-sentence symbol; a language model reads one sentence."""
+        source_length, target_length: tokens, including the end-of-sentence symbol; a language model reads one sentence.
+
+    Raises:
+        UserError: an unknown architecture, flags that do not fit the model, or a number out of range.
+    """
     kinds = (DiverseTransformerModel, DiverseRobertaModel, DiverseBertModel, DiverseT5Model)
     architectures = [name for name, kind in programs.architectures().items() if kind in kinds]
     if args.arch not in architectures:
@@ -88,7 +91,8 @@ def measure_size(
 
 
 def build_model(args: Namespace, symbols: tuple[int, int]) -> Any:
-    """The model for complete arguments, with so many source and target symbols. Raises ``UserError``: unfit flags."""
+    """The model for complete arguments, with so many symbols of source and target. Raises ``UserError``: flags that do
+    not fit the model."""
     try:
         return programs.build_model(args, *map(numbered_words, symbols)).eval()
     except UserError:
@@ -98,8 +102,10 @@ def build_model(args: Namespace, symbols: tuple[int, int]) -> Any:
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Number of parameters of ``encoder``, ``decoder`` and ``embeddings`` (with the softmax layer). For a language
-    model: of ``encoder``, ``embeddings`` and ``lm_head``. A shared parameter counts once."""
+    """Number of parameters of ``encoder``, ``decoder`` and ``embeddings`` (with the softmax layer).
+
+    For a language model: of ``encoder``, ``embeddings`` and ``lm_head``. A shared parameter counts once.
+    """
     counts = Counter(dict.fromkeys([*_sides(model), "embeddings"], 0))
     for name, parameter in model.named_parameters():
         path = name.split(".")
@@ -124,7 +130,8 @@ def count_flops(model: nn.Module, source_length: int, target_length: int = 0) ->
       those of mechanisms; two for a x + (1 - a) y in a mechanism.
 
     Sums, means, softmax, exponentials, logarithms and ReLU are not counted. With this rule the plain transformer has
-    the FLOPs of Wang et al. (2021), Table 5. Lengths are in tokens, including the end-of-sentence symbol."""
+    the FLOPs of Wang et al. (2021), Table 5. Lengths are in tokens, including the end-of-sentence symbol.
+    """
     products = [getattr(torch.ops.aten, name) for name in PRODUCTS]
     counted: dict[Any, Any] = {
         torch.ops.aten.native_layer_norm: lambda shape, *_, **__: 2 * math.prod(shape),

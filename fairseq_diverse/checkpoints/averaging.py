@@ -81,7 +81,8 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
 
     The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of validation
     (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages are not
-    candidates. Raises ``ValueError``: none of them holds the metric, or no value is finite."""
+    candidates. Raises ``ValueError``: none of them holds the metric, or no value is finite.
+    """
     if not (checkpoints := _by_metric(files, metric)):
         raise ValueError(f"no checkpoint holds a finite {metric}: training diverged")
     return checkpoints[:count]
@@ -113,7 +114,10 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
 
 def drop_worse(folder: Path, count: int, metric: str) -> None:
     """Delete the checkpoints of updates that are neither the newest nor among the ``count`` best by ``metric``.
-    Repeated in training, this leaves those that ``best`` would take of all. Raises ``ValueError``: no metric."""
+
+    Repeated while a training saves them, this leaves those that ``best`` would take of all. Raises ``ValueError``: they
+    do not hold the metric.
+    """
     paths = [path for path in folder.glob("checkpoint_*_*.pt") if UPDATES.fullmatch(path.name)]
     if len(paths) > count + 1:
         newest = numbered(paths, "updates")[-1].path
@@ -126,10 +130,14 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
 
     Integers and everything besides the parameters are those of the last checkpoint, without the optimizer's state and
     moving averages. Only one checkpoint and the sum are in memory. Sums are float64 (float32 for half precision), means
-    have the checkpoints' type. Tensors that share memory (tied embeddings) are averaged once and share it in ``out``. A
-    checksum of the parameters is stored in ``extra_state`` and compared whenever the file is loaded. Raises
-    ``ValueError``: a checkpoint cannot be loaded, is damaged, or has other parameters, dictionaries or another seed
-    than the first; ``OSError``: ``out`` cannot be written."""
+    have the checkpoints' type. Tensors that share memory (tied embeddings) are averaged once and share it in ``out``.
+    A checksum of the parameters is stored in ``extra_state`` and compared whenever the file is loaded.
+
+    Raises:
+        ValueError: a checkpoint cannot be loaded, is damaged, or has other parameters, dictionaries or another seed
+            than the first.
+        OSError: ``out`` cannot be written.
+    """
     sums: dict[str, Tensor] = {}
     layout: dict[str, tuple] = {}
     words: dict[str, str] = {}

@@ -44,13 +44,16 @@ SAFE_GLOBALS: list[Any] = [(Namespace, "argparse.Namespace"), *SUBSTITUTES]
 
 def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -> dict[str, Any]:
     """Load a checkpoint of fairseq to the CPU, as a dictionary: ``model``, ``cfg`` or ``args``, ``extra_state``, ...
-    Raises ``UserError``, a ValueError: the file is missing, truncated, damaged, not a fairseq checkpoint, or refused
-    because it names something that could run code. Nothing in the file is run.
 
     Args:
         path: a file, or a folder that ``fairseq-diverse export --to safetensors`` wrote.
         mmap: read tensors from the file only when they are used (files written by torch >= 1.6).
-        verify: read the whole file, compare its checksums, and check that no weight is NaN or infinite."""
+        verify: read the whole file, compare its checksums, and check that no weight is NaN or infinite.
+
+    Raises:
+        UserError: (a ValueError) the file is missing, truncated, damaged, not a fairseq checkpoint, or refused because
+            it names something that could run code. Nothing in the file is run.
+    """
     torch.serialization.add_safe_globals(SAFE_GLOBALS)
     shared = Path(path).is_dir()
     try:
@@ -78,8 +81,10 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
 
 
 def settings_of(group: str, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of one group (``task``, ``checkpoint``) of a checkpoint's configuration, by name. Older checkpoints
-    have arguments without groups; all of them are returned."""
+    """The settings of one group (``task``, ``checkpoint``) of a checkpoint's configuration, by name.
+
+    Older checkpoints have arguments without groups; all of them are returned.
+    """
     settings = (state.get("cfg") or {}).get(group) or state.get("args") or {}
     return settings if isinstance(settings, Mapping) else vars(settings)  # a Namespace of tasks with add_args
 
@@ -178,8 +183,11 @@ def check_sizes(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def not_finite(weights: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The first tensor of a ``state_dict`` with NaN or infinity, and that number. A mechanism may have infinities: in a
-    constant, such as a mask. fairseq's ``_float_tensor`` is never filled and may have anything."""
+    """The first tensor of a ``state_dict`` with NaN or infinity, and that number.
+
+    A mechanism may have infinities: in a constant, such as a mask. fairseq's ``_float_tensor`` is never filled and may
+    have anything.
+    """
     for name, value in weights.items():
         private = name.rpartition(".")[2].startswith("_")
         if private or not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
@@ -202,8 +210,10 @@ def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def _check_records(path: str | Path) -> None:
-    """Compare the checksums that torch wrote into a file, which torch itself does not do. They are 0 in a file that was
-    written without (``torch.serialization.set_crc32_options``)."""
+    """Compare the checksums that torch wrote into a file, which torch itself does not do.
+
+    They are 0 in a file that was written without (``torch.serialization.set_crc32_options``).
+    """
     if not _is_zip(path):
         return  # of torch < 1.6
     with zipfile.ZipFile(path) as archive:

@@ -58,7 +58,8 @@ def write_shared(state: Mapping[str, Any], folder: Path, **more: Any) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a shared folder. Raises ``UserError``: it is missing, damaged, of another program or newer."""
+    """``config.json`` of a shared folder. Raises ``UserError``: it is missing, damaged, of another program or of a
+    newer version."""
     path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

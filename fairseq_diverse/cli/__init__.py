@@ -140,7 +140,7 @@ def _add_own_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_paths(args: argparse.Namespace) -> None:
-    """Check what a command reads, before it imports torch: paths, ``NAME=PATH``, or joined as in an ensemble."""
+    """Check that what a command reads exists, before it imports torch, which takes seconds."""
     flags = args.subparser._option_string_actions
     for name in getattr(args, "read_paths", READ):
         given = getattr(args, name, None)

@@ -99,7 +99,8 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _copy(data: Path, copy: Path) -> None:
-    """Link prepared data but trees, and the record, which makes them data. Raises ValueError: no copy of them."""
+    """Link what prepared data consist of, but trees and the record, without which the copy is not data yet. Raises
+    ValueError: the folder is that of the data, or not a copy of them."""
     digest = entry(data, read_record(data), "hash")
     other = (copy / FILE).is_file() and entry(copy, read_record(copy), "hash") != digest
     if other or copy.resolve() == data.resolve():

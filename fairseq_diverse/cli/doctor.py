@@ -76,7 +76,8 @@ def examine() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    """What this package and its extras require, and what fairseq-fixed requires of packages that matter to it."""
+    """What this package requires, and its extras, and what fairseq-fixed requires of the packages that it is sensitive
+    to."""
     yield Check("Python", "ok", platform.python_version())  # pip refuses others
     if not find_spec("packaging"):
         yield Check("packages", "missing", "only those of the attentions are installed", install("fairseq"))

@@ -87,9 +87,11 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _read(task: GlueTask, written: Sequence[str], data: str, split: str) -> tuple[list[float], list[float], list[str]]:
-    """What a model's subwords mean, the targets of a dev set, and the answers that are no label. As in the authors'
-    code, such an answer is another class than the right one, for Matthews a class of its own, -1, or the score -1. In a
-    test set, whose labels are not known, it is the first class, or 0."""
+    """What a model's subwords mean, the targets of a dev set, and the answers that are no label.
+
+    As in the authors' code, such an answer is another class than the right one, for Matthews a class of its own, -1, or
+    the score -1. In a test set, whose labels are not known, it is the first class, or 0.
+    """
     steps = Preprocessing.load(data)
     answers = [steps.decode(line) for line in written]
     read = task.read_answers(answers)

@@ -289,7 +289,8 @@ def _pair(
 
 
 def _panels(args: argparse.Namespace, model: "Model", pair: "SentencePair", name: str) -> "list[list[Panel | None]]":
-    """Of one layer a panel, or for syntax or enlivening in the encoder a row, a head; of several layers a row each."""
+    """Of one layer a panel for each head, or for syntax or enlivening in the encoder a row for each head; of several
+    layers a row for each layer."""
     from fairseq_diverse.analysis import attention_maps as maps_of
 
     one = args.layers is None
@@ -326,7 +327,8 @@ def sentence_of_split(
 
 
 def parsed(data: Path, preprocessing: Preprocessing, line: str, needed: Sequence[str]) -> "Tensor":
-    """The trees of a raw sentence, by the parsers of the data's trees. Raises UserError: there are none, or no tree."""
+    """The trees of a raw sentence, by the parsers of the data's trees. Raises UserError: the data have none, or the
+    parsers find no tree."""
     from fairseq_diverse.data.live_trees import LiveTrees
     from fairseq_diverse.syntax.parsers import recorded_parsers
 

@@ -131,7 +131,8 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> DataConfig | None:
-    """The configuration of a name; None where it has none. Raises ValueError: also for flags that do not go with it."""
+    """The configuration that a name means; None where there is none. Raises ValueError: also for flags that do not go
+    with it."""
     task = glue.split_name(name) or eraser.split_name(name)
     if args.dedup and (task or name in PLAIN_DATA):
         raise ValueError(f"--dedup: {name} is prepared as it is; leave it out")

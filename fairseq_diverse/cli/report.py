@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the runs are, which rows are compared with which, and on what."""
+    """Which rows are compared with which, and on what."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--runs", metavar="DIR", help="folder of the runs (default: $FAIRSEQ_DIVERSE_RUNS or runs/)")
     source.add_argument("--results", type=Path, metavar="DIR", help="folder of summaries, instead of runs")

@@ -237,7 +237,8 @@ def _show(runs: Sequence[Run], environments: Sequence[Mapping[str, str]], gpus: 
 
 
 def _overview(runs: Sequence[Run], left: Sequence[Run], gpus: int | None) -> list[str]:
-    """How many runs and updates are left, with how many tokens an update, and for how long by finished runs' speed."""
+    """How many runs and updates are left, on what, with how many tokens an update here and in the paper, and for how
+    long, by the speed of finished runs of equal data and size."""
     updates = sum(run.row.max_update for run in left)
     rows, data = ({f(run): None for run in runs} for f in (lambda run: run.row.name, lambda run: run.data.name))
     text = [f"to do: {len(left)} of {len(runs)} runs (rows: {len(rows)}), {updates:,} updates; data: {', '.join(data)}"]

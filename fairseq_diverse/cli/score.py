@@ -204,7 +204,8 @@ def _references(path: Path) -> list[str]:
 
 
 def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
-    """Warn of subwords, tokens, typographic quotes or unseen characters in one of two files but not in the other."""
+    """Warn of two files of which one has subwords, tokens, typographic quotes or characters that no eye sees, and the
+    other has not."""
     if all(spaced_stops(lines) and len(lines) >= TOKENIZED_LINES for _, lines in both):
         warn(f"{both[0][0]}: as the references, has spaces before full stops; {TOKENIZED.format('LANGUAGE')}")
     for (file, lines), (other, others) in (both, reversed(both)):

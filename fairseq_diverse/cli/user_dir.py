@@ -26,7 +26,8 @@ def add_user_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def register_with(user_dir: str | None) -> None:
-    """Register the package, and a user's folder as ``fairseq-train --user-dir``. ValueError: it cannot be imported."""
+    """Register the package with fairseq, and import a user's folder as ``fairseq-train --user-dir`` does. Raises
+    ValueError: the folder does not exist, or fairseq cannot import it."""
     if user_dir is not None:
         check_user_dir(user_dir)
     register()

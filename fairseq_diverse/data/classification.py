@@ -50,8 +50,11 @@ class ClassificationDataset(FairseqDataset):
 
 
 class WordsDataset(ClassificationDataset):
-    """One sequence of subwords an example; ``starts`` are the places of the first subword of each word. ``texts``:
-    subwords and ``starts`` of each example; the others as of ``ClassificationDataset``."""
+    """One sequence of subwords an example; ``starts`` are the places of the first subword of each word.
+
+    Args:
+        texts: subwords and ``starts`` of each example; the others as of ``ClassificationDataset``.
+    """
 
     def __init__(self, texts: Sequence[tuple[Tensor, Tensor]], labels: Sequence[int], pad: int, shuffle: bool) -> None:
         super().__init__([[tokens] for tokens, _ in texts], labels, pad, shuffle)
@@ -66,7 +69,8 @@ class WordsDataset(ClassificationDataset):
         return batch
 
     def batches(self, max_tokens: int) -> list[dict[str, Any]]:
-        """All examples, by length; each batch has at most so many subwords, padding included, or one example."""
+        """All examples, those of similar length together; each batch has at most so many subwords, padding included, or
+        one example."""
         groups: list[list[int]] = [[]]
         for number in self.lengths[:, 0].argsort(kind="stable").tolist():
             if groups[-1] and (len(groups[-1]) + 1) * int(self.lengths[number, 0]) > max_tokens:

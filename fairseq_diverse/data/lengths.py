@@ -30,9 +30,12 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
 
 def sentence_lengths(data: str, source: str | None = None, target: str | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Length of every source and target sentence of the training split that ``fairseq-preprocess`` wrote, over all its
-    shards, in tokens without the end of the sentence. ``data``: one or several directories, joined by colons, as in
-    fairseq. ``source``, ``target``: languages, in either direction of the files; by default inferred from the files.
-    Raises ``UserError``: the training split is missing."""
+    shards, in tokens without the end of the sentence. Raises ``UserError``: the training split is missing.
+
+    Args:
+        data: one or several directories, joined by colons, as in fairseq.
+        source, target: languages, in either direction of the files; by default inferred from the files.
+    """
     sizes: dict[str, list[np.ndarray]] = {"source": [], "target": []}
     for side, path in _shards(data, source, target):
         dataset = indexed_dataset.make_dataset(path, indexed_dataset.infer_dataset_impl(path), fix_lua_indexing=True)
@@ -92,8 +95,9 @@ class PhraseLayers(NamedTuple):
 
 def phrase_layers(data: str, source: str | None = None, target: str | None = None) -> PhraseLayers | None:
     """The mean over sentences of the largest layer of a word, see ``local_phrases``; None where there are no trees.
-    Arguments as of ``sentence_lengths``. Raises ``UserError``: the trees are damaged, or of another source. Source:
-    Zhang et al. (2021), section 5.3.3, where it is 11.13 and speaks for k = 6."""
+    Arguments as of ``sentence_lengths``. Raises ``UserError``: the trees are damaged, or of another source.
+
+    Source: Zhang et al. (2021), section 5.3.3, where it is 11.13 and speaks for k = 6."""
     layers: list[np.ndarray] = []
     for side, path in _shards(data, source, target):
         if side == "source" and "constituency" in available_trees(Path(path)):

@@ -14,10 +14,14 @@ from fairseq_diverse.syntax.parsers import Parser, load_parser
 
 
 class LiveTrees:
-    """Trees of the needed kinds for lines of tokenized text, in their order. ``parsers``: by kind: parser, model,
-    language, and the flag or file that gave the model. ``files``: by kind: files with trees, read sentence by sentence;
-    preferred to parsers. ``subwords``: segmentation, see ``words_of``. Raises ``UserError``: a kind has neither parser
-    nor file, or a parser cannot be loaded."""
+    """Trees of the needed kinds for lines of tokenized text, in their order. Raises ``UserError``: a kind has neither
+    parser nor file, or a parser cannot be loaded.
+
+    Args:
+        parsers: by kind: parser, model, language, and the flag or file that gave the model.
+        files: by kind: files with trees, read sentence by sentence; preferred to parsers.
+        subwords: segmentation, see ``words_of``.
+    """
 
     def __init__(
         self, needed: Sequence[str], parsers: dict[str, dict[str, str]], files: dict[str, Path], subwords: str

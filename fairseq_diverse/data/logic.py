@@ -77,8 +77,11 @@ def relation(left: int, right: int) -> str:
 
 
 def random_formula(count: int, variables: Sequence[str], rng: random.Random) -> list[str]:
-    """The symbols of a random formula with ``count`` operators. ``not``, ``and`` and ``or`` are equally likely, and so
-    is every split of the remaining operators between the two sides of ``and`` and ``or``."""
+    """The symbols of a random formula with ``count`` operators.
+
+    ``not``, ``and`` and ``or`` are equally likely, and so is every split of the remaining operators between the two
+    sides of ``and`` and ``or``.
+    """
     if count == 0:
         return [rng.choice(variables)]
     operator = rng.choice(OPERATORS)
@@ -102,9 +105,13 @@ def write_corpus(
 
     A line is ``relation<TAB>left<TAB>right``. No formula is a tautology or a contradiction; no pair occurs twice. The
     same arguments give the same files; the arguments are written to ``logic.json``. Returns the counts of the
-    relations, by N. ``pairs``: number for each N; fewer if there are not enough. ``balance``: equal numbers of each
-    relation, if there are enough; otherwise the natural distribution. ``done``: called after each N. Raises
-    ``ValueError``: ``out`` has files that another program wrote."""
+    relations, by N. Raises ``ValueError``: ``out`` has files that another program wrote.
+
+    Args:
+        pairs: number for each N; fewer if there are not enough.
+        balance: equal numbers of each relation, if there are enough; otherwise the natural distribution.
+        done: called after each N.
+    """
     mix = {}
     lengths = range(MOST_OPERATORS + 1)
     refuse_foreign(out, [f"{name}{count}" for name in ("train", "test") for count in lengths], RECORD)
@@ -123,7 +130,8 @@ def write_corpus(
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a file. Raises ``UserError``: it is missing or empty, or a line is no relation and two formulae."""
+    """The pairs of a file. Raises ``UserError``: the file is missing or empty, or a line is not a relation and two
+    formulae."""
     try:
         lines = read_lines(path)
     except ValueError as error:

@@ -72,8 +72,7 @@ def binarize(
     subwords: str,
     parsers: dict[str, dict[str, Any]] | None = None,
 ) -> Counts:
-    """Write the trees of a split next to its binarized source. Raises ``ValueError``: the trees do not match the text,
-    or the text does not match the data (names file and line); or another process is writing the trees.
+    """Write the trees of a split next to its binarized source.
 
     Args:
         prefix: path of the binarized source without its ending, such as ``DATA/train.en-de.en``.
@@ -81,7 +80,12 @@ def binarize(
         dependency, constituency: CoNLL-U and PTB files, one sentence per line of the text; None = no trees of that
             kind.
         subwords: subword-nmt, sentencepiece or none, see ``words_of``.
-        parsers: kind -> description of the parser that made the trees: ``parser`` (its name) and further entries."""
+        parsers: kind -> description of the parser that made the trees: ``parser`` (its name) and further entries.
+
+    Raises:
+        ValueError: the trees do not match the text, or the text does not match the data (names file and line); or
+            another process is writing the trees.
+    """
     trees = {kind: path for kind, path in zip(KINDS, (dependency, constituency), strict=True) if path}
     unparsed: dict[str, list[int]] = {kind: [] for kind in trees}
     sizes = _sizes(prefix)
@@ -167,7 +171,9 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
 
 def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
     """The lengths of the sequences of a memory-mapped data set; for a source, the subwords of each sentence with </s>.
-    Raises ``UserError``: a file is missing, damaged, in another format, or not of that ``dtype``."""
+    Raises ``UserError``: a file is missing, damaged, in another format, or has not numbers of that ``dtype``, if it is
+    given.
+    """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     magic = MMapIndexedDataset.Index._HDR_MAGIC
     if not (index.exists() and data.exists()) or (content := index.read_bytes())[: len(magic)] != magic:
@@ -210,7 +216,11 @@ def _description(prefix: Path | str) -> dict[str, Any]:
 
 
 def available_trees(prefix: Path) -> list[str]:
-    """The kinds of trees available for a binarized source. Raises ``UserError``: their description is damaged."""
+    """The kinds of trees available for a binarized source.
+
+    Raises:
+        UserError: their description is damaged.
+    """
     return _description(prefix)["kinds"]
 
 
@@ -229,10 +239,15 @@ class PairsWithTrees(BaseWrapperDataset):
 
 
 class SyntaxDataset(torch.utils.data.Dataset):
-    """The trees of a split, projected to subwords. Raises ``UserError``: the trees are missing, damaged, of another
-    source, or not of the needed kinds. ``prefix``: path of the binarized source without its ending, such as
-    ``DATA/train.en-de.en``; ``needed``: the kinds of trees that the model needs; if a sentence lacks one, all its
-    tokens are related."""
+    """The trees of a split, projected to subwords.
+
+    Args:
+        prefix: path of the binarized source without its ending, such as ``DATA/train.en-de.en``.
+        needed: the kinds of trees that the model needs. If a sentence lacks one, all its tokens are related.
+
+    Raises:
+        UserError: the trees are missing, damaged, of another source, or not of the needed kinds.
+    """
 
     def __init__(self, prefix: str, needed: Sequence[str]) -> None:
         self.prefix, self.needed = prefix, tuple(needed)
@@ -265,9 +280,10 @@ class SyntaxDataset(torch.utils.data.Dataset):
 
 
 def project(rows: Tensor, needed: Sequence[str]) -> Tensor:
-    """(words, 5) ``ROW`` per word -> (T, 5) word, head, start, end, layer per subword, </s> last. A subword has the
-    relations of its word; </s> is a separate word, related only to itself. Without a usable tree of a needed kind,
-    every token gets ``EVERYTHING_RELATED``. The paper does not describe subwords."""
+    """(words, 5) ``ROW`` per word -> (T, 5) word, head, start, end, layer per subword, </s> last.
+
+    A subword has the relations of its word; </s> is a separate word, related only to itself. Without a usable tree of a
+    needed kind, every token gets ``EVERYTHING_RELATED``. The paper does not describe subwords."""
     words, length = len(rows), int(rows[:, 0].sum()) + 1
     if not words or ("dependency" in needed and rows[0, 1] < 0) or ("constituency" in needed and not rows[0, 3]):
         return torch.tensor(EVERYTHING_RELATED).repeat(length, 1)

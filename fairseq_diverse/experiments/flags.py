@@ -47,7 +47,8 @@ def to_arguments(flags: Mapping[str, str | bool]) -> list[str]:
 
 
 def portable(word: str) -> str:
-    """A word of a command without folders of this machine: a file's name, ``RUN/checkpoints/NAME`` of a run's."""
+    """A word of a command without the folders of this machine: the name of a file, ``RUN/checkpoints/NAME`` of a
+    run's."""
     if named := re.fullmatch(r"([^/=]+=)(/.*)", word):
         return named[1] + portable(named[2])
     if not os.path.isabs(word):

@@ -20,8 +20,10 @@ DIGEST = re.compile("[0-9a-f]{64,}")
 
 
 def read_by(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
-    """By row, the digest of each thing that it reads, by key or flag of the table, in the order of the run's key. Of a
-    file that is missing it is the path, so that training says that it is missing."""
+    """By row, the digest of each thing that it reads, by key or flag of the table, in the order of the run's key.
+
+    Of a file that is missing it is the path, so that training says that it is missing.
+    """
     code = functools.cache(_of_code)
     digests = {}
     for row in rows:

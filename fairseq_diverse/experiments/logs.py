@@ -74,9 +74,10 @@ def measure(step: str, path: Path) -> dict[str, Any]:
 
 
 def reference_nll(path: Path) -> list[float]:
-    """Negative log-likelihood in nats of every test sentence, in the order of the test set. Read from the output of
-    ``fairseq-generate --score-reference``: its P lines hold one base-2 log-probability for each token of the reference,
-    the end-of-sentence mark included. Raises ValueError: a sentence is missing."""
+    """Negative log-likelihood in nats of every test sentence, in the order of the test set.
+
+    Read from the output of ``fairseq-generate --score-reference``: its P lines hold one base-2 log-probability for each
+    token of the reference, the end-of-sentence mark included. Raises ValueError: a sentence is missing."""
     scores: dict[int, float] = {}
     with open(path, encoding="utf-8", errors="replace", newline="\n") as f:
         for line in f:
@@ -105,10 +106,12 @@ def disk_is_full(path: Path) -> bool:
 
 
 def statistics(lines: Any) -> Any:
-    """("train_inner" or "valid", statistics) of fairseq's json lines; lines cut off by a kill are left out. fairseq
-    tags the line of a validation and its keys by the subset (``dev_loss``). Those of the first subset, by which it
-    selects the best checkpoint, are renamed to ``valid``; those of other subsets are left out. The lines of
-    ``--log-file`` have no tag; their keys have it (``dev_num_updates``)."""
+    """("train_inner" or "valid", statistics) of fairseq's json lines; lines cut off by a kill are left out.
+
+    fairseq tags the line of a validation and its keys by the subset (``dev_loss``). Those of the first subset, by which
+    it selects the best checkpoint, are renamed to ``valid``; those of other subsets are left out. The lines of
+    ``--log-file`` have no tag; their keys have it (``dev_num_updates``).
+    """
     first = None
     for match in filter(None, map(JSON_LINE.search, lines)):
         try:

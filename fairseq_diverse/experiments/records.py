@@ -30,7 +30,8 @@ def read_json(path: Path, hint: str = AGAIN, not_finite: Callable[[str], Any] | 
 
 
 def write_copy(path: Path, content: dict[str, Any]) -> None:
-    """Write to a folder of results, which may be another person's. Raises ValueError: the path is a link."""
+    """Write to a folder of results, which may be another person's. Raises ValueError: the path is a link, by which any
+    file could be replaced."""
     if path.is_symlink():
         raise ValueError(f"{path}: a link; delete it, or save to another folder")
     write_json(path, content)

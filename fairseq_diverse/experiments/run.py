@@ -64,8 +64,9 @@ class Row:
         return replace(self, metrics=metrics, tests=tests, heads=self.heads or other.heads)
 
     def with_batch_of_paper(self, gpus: int) -> "Row":
-        """The row with ``update-freq`` for as many tokens an update on ``gpus`` GPUs, at most the paper's, as on the
-        paper's. Raises ValueError: the paper's number is not known, or not a multiple of ``gpus``."""
+        """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's; of more
+        than the paper's it uses as many as the paper's. Raises ValueError: the paper's number is not known, or not a
+        multiple of ``gpus``."""
         where, frequency = f"--gpus-of-paper: row {self.name}", str(self.train.get("update-freq", "1"))
         if not self.gpus:
             raise ValueError(f"{where}: neither its table nor size {self.size} says for how many GPUs it is (`gpus`)")
@@ -79,9 +80,10 @@ class Row:
         return row if needed == int(frequency) else replace(row, train=self.train | {"update-freq": str(needed)})
 
     def key(self, data_hash: str) -> str:
-        """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed. It contains the
-        parsers, except those of ``fairseq-diverse parse``, which rows without ``parser`` usually use. ``data_hash``: of
-        all that is read, a probed encoder or a checkpoint too: where they lie is not in the key."""
+        """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
+
+        It contains the parsers, except those of ``fairseq-diverse parse``, which rows without ``parser`` usually use.
+        ``data_hash``: of all that is read, a probed encoder or a checkpoint too: where they lie is not in the key."""
         train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         content |= {"lenpen": self.lenpen} if self.lenpen else {}

@@ -21,7 +21,8 @@ def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, **flags: Any)
     process that resumes in epoch 3 would have others, with some pairs twice and others not at all in that epoch.
     Uninterrupted training does not change, nor do batches that are made again for every epoch.
 
-    fairseq-generate gets its part of ``--num-shards``."""
+    fairseq-generate gets its part of ``--num-shards``.
+    """
     flags = inspect.signature(make).bind(self, dataset, *args, **flags).arguments  # some tasks give all by place
     epoch = flags.get("epoch", 1)
     if shard := SHARD.get():
@@ -87,8 +88,7 @@ def collate(eager: Any, self: Any, samples: Any, pad_to_length: Any = None) -> A
 def short_enough(
     choose: Any, self: Any, indices: Any, dataset: Any, max_positions: Any = None, *args: Any, **flags: Any
 ) -> Any:
-    """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough. Those that are left are
-    put into buckets (--num-batch-buckets)."""
+    """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough."""
     chosen = choose(self, indices, dataset, max_positions, *args, **flags)
     if not len(chosen):
         none = f"none of the {len(indices)} sentences is within the {max_positions} positions of model and task"
@@ -116,11 +116,15 @@ def translation_task(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -
 
 
 def block_repeated(_: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-    """Return ``lprobs`` with -inf at words that would repeat an n-gram; if these are all words, at none.
+    """Block the words that would repeat an n-gram; if these are all words, block none.
 
     Args:
         tokens: (B * beam, longest) written so far, ``step`` words after the first symbol; later ones are empty.
-        lprobs: (B * beam, words)."""
+        lprobs: (B * beam, words).
+
+    Returns:
+        ``lprobs`` with -inf at blocked words.
+    """
     size = self.no_repeat_ngram_size
     if step < size:
         return lprobs

@@ -45,7 +45,11 @@ def task_state(state_dict: Any, self: Any) -> dict[str, Any]:
 
 
 def load_task_state(load: Any, self: Any, state_dict: dict[str, Any]) -> None:
-    """As ``FairseqTask.load_state_dict``; a state without digests fits. Raises ``OtherDictionaries``: they differ."""
+    """As ``FairseqTask.load_state_dict``; a state without digests is not compared.
+
+    Raises:
+        OtherDictionaries: the digests differ.
+    """
     trained = dictionary_digests({"task_state": state_dict})
     if (other := other_dictionaries(digests_of(self), trained)) and other_dictionaries(_merged(self), trained):
         raise OtherDictionaries(other)

@@ -76,7 +76,7 @@ def pair_sides(
 ) -> None:
     """As ``LanguagePairDataset.__init__``; ``UserError`` if the sides have other numbers of sentences.
 
-    ``num_buckets`` (--num-batch-buckets) is for ``in_buckets``.
+    ``num_buckets`` (--num-batch-buckets) is ``bucket_lengths``.
     """
     if tgt is not None and len(src) != len(tgt):
         raise UserError(f"{len(src):,} source and {len(tgt):,} target sentences: prepare both sides together, again")
@@ -93,9 +93,13 @@ class Vectors(dict[str, Any]):
 
 
 def read_embeddings(_: Any, embed_path: str) -> Vectors:
-    """As fairseq's ``parse_embedding``: "N D", then a word and its D numbers a line. A word may have spaces. The first
-    line may be missing, as in GloVe's files; fairseq would leave out the first word. Raises ``UserError``: there is no
-    vector, or a line does not have D numbers."""
+    """As fairseq's ``parse_embedding``: "N D", then a word and its D numbers a line. A word may have spaces.
+
+    The first line may be missing, as in GloVe's files; fairseq would leave out the first word.
+
+    Raises:
+        UserError: there is no vector, or a line does not have D numbers.
+    """
     from torch import tensor
 
     with naming(embed_path), open(embed_path, encoding="utf-8", errors="surrogateescape") as file:

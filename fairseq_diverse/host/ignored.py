@@ -67,7 +67,11 @@ def _refuse(name: str, value: Any, program: str, elsewhere: bool) -> None:
 
 @contextmanager
 def flags_of_mechanisms(parser: Any, words: Sequence[str] | None = None) -> Iterator[None]:
-    """Say in one line, without the usage, which architecture takes a flag of a mechanism. ``words``: what is parsed."""
+    """Say in one line, without the usage, which architecture takes a flag of a mechanism.
+
+    Args:
+        words: what is parsed; the command line, if None.
+    """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     own = {flag_name(name, field.name) for name, cls in MECHANISMS.items() for field in fields(cls.Settings)}

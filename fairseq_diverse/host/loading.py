@@ -134,8 +134,10 @@ def load_problem(names: str, data: str, error: Exception) -> str:
 
 
 def _raised_in(error: Exception, functions: tuple[str, ...]) -> bool:
-    """Whether one of fairseq's functions of this name itself, not what it calls, raised an error. They find no class
-    for a name of a checkpoint, with an error of any kind: some fail in writing their own message."""
+    """Whether one of fairseq's functions of this name itself, not what it calls, raised an error.
+
+    They find no class for a name of a checkpoint, with an error of any kind: some fail in writing their own message.
+    """
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_code.co_name in functions and frame.f_globals["__name__"] in ("fairseq.tasks", "fairseq.models")
 
@@ -161,8 +163,12 @@ def _check_json(flag: str, value: str) -> None:
 
 
 def parse_args(parse: Any, parser: ArgumentParser, input_args: Any = None, *args: Any, **flags: Any) -> Any:
-    """As fairseq's ``parse_args_and_arch``. Raises ``UserError``: a flag that fairseq evaluates is not a literal or not
-    JSON, the program ignores a flag, gives one of a mechanism to fairseq's models, or names no task or architecture."""
+    """As fairseq's ``parse_args_and_arch``.
+
+    Raises:
+        UserError: a flag that fairseq evaluates is not a literal or not JSON, the program ignores a flag, one of a
+            mechanism is given to an architecture of fairseq, or there is no task or architecture.
+    """
     try:
         with flags_of_mechanisms(parser, input_args):
             parsed = parse(parser, input_args, *args, **flags)

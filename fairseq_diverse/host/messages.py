@@ -92,8 +92,10 @@ MESSAGES = {pattern: " ".join(line.split()) for pattern, line in ROWS}
 
 
 def install_error_hook() -> None:
-    """Print one line for an uncaught user error; other exceptions are shown as before. Idempotent. User errors are
-    ``UserError``, the messages in ``MESSAGES``, and what fairseq raises as a plain ``Exception``."""
+    """Print one line for an uncaught user error; other exceptions are shown as before. Idempotent.
+
+    User errors are ``UserError``, the messages in ``MESSAGES``, and what fairseq raises as a plain ``Exception``.
+    """
     previous_hook = sys.excepthook
     if hasattr(previous_hook, "shows_user_errors"):
         return

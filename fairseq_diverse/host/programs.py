@@ -15,8 +15,14 @@ Registry = Mapping[str, Any]  # name -> class
 
 def parser(program: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of fairseq-train or fairseq-generate, with the flags of the components that ``words`` choose.
-    ``program``: "train" or "generate". ``words``: a command line; if empty, only the flags of every training or
-    generation are known. Raises ``SystemExit``: a flag or component is missing."""
+
+    Args:
+        program: "train" or "generate".
+        words: a command line; if empty, only the flags of every training or generation are known.
+
+    Raises:
+        SystemExit: the words miss a required flag, or choose a component that does not exist.
+    """
     from fairseq import options
 
     made = options.get_training_parser() if program == "train" else options.get_generation_parser()
@@ -85,7 +91,11 @@ def generation_settings(**settings: Any) -> Any:
 
 
 def check_user_dir(folder: str, given: str = "--user-dir") -> None:
-    """Raise ``ValueError`` where a user's folder is missing or called as a module; ``given``: what names it."""
+    """Raise ``ValueError`` where a user's folder does not exist or has the name of a module; imports nothing.
+
+    Args:
+        given: where the folder is named, for messages.
+    """
     if not Path(folder, "__init__.py").is_file():
         raise ValueError(f"{given} {folder}: no such folder, or one without an __init__.py")
     if (name := Path(folder).absolute().name) in sys.stdlib_module_names:
@@ -93,8 +103,11 @@ def check_user_dir(folder: str, given: str = "--user-dir") -> None:
 
 
 def import_user_dir(folder: str, given: str = "--user-dir") -> None:
-    """Import a user's folder as ``fairseq-train --user-dir`` does. Raises ``ValueError``: as `check_user_dir`, or the
-    folder cannot be imported."""
+    """Import a user's folder as ``fairseq-train --user-dir`` does.
+
+    Raises:
+        ValueError: as `check_user_dir`, or the folder cannot be imported.
+    """
     where = f"{given} {folder}"
     check_user_dir(folder, given)
     from fairseq import utils

@@ -75,8 +75,10 @@ def _with_less(execute: Callable[[ModuleType], None], then: Callable[[], None]) 
 
 
 def import_less(then: Callable[[], None] = lambda: None) -> None:
-    """Let fairseq, if it is not imported yet, be imported without the modules in ``LATER``, and call ``then``. Until
-    then garbage is rarely collected, which takes a sixth of a start."""
+    """Let fairseq, if it is not imported yet, be imported without the modules in ``LATER``, and call ``then``.
+
+    Until then garbage is rarely collected, which takes a sixth of a start.
+    """
     if "fairseq" in sys.modules:
         return
     usual = gc.get_threshold()
@@ -91,8 +93,10 @@ def import_less(then: Callable[[], None] = lambda: None) -> None:
 
 
 def plain_optimizers() -> None:
-    """Let torch's optimizers start without its compiler, whose import takes seconds; idempotent. Torch imports it to
-    mark these methods as not to be traced, and nothing here compiles an optimizer."""
+    """Let torch's optimizers start without its compiler, whose import takes seconds; idempotent.
+
+    Torch imports it to mark these methods as not to be traced, and nothing here compiles an optimizer.
+    """
     from torch.optim import Optimizer
 
     for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):

@@ -31,9 +31,12 @@ def make_trainer(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -> No
 
 def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any) -> Any:
     """As ``Trainer.load_checkpoint``; ``--store-ema`` begins with the weights of a checkpoint that has no average.
-    Raises ``UserError``: the checkpoint was trained with other dictionaries; ``--restore-file`` is missing, except that
-    of ``--save-dir``, which is absent in the first run of a script that resumes; validation does not compute
-    ``--best-checkpoint-metric``."""
+
+    Raises:
+        UserError: the checkpoint was trained with other dictionaries; ``--restore-file`` is missing, except that of
+            ``--save-dir``, which is absent in the first run of a script that resumes; validation does not compute
+            ``--best-checkpoint-metric``.
+    """
     with after_reading(partial(_prepare_state, self, filename)):
         loaded = load(self, filename, *args, **flags)
     flag, last = self.cfg.checkpoint.restore_file, os.path.join(self.cfg.checkpoint.save_dir, "checkpoint_last.pt")
@@ -71,7 +74,11 @@ def _check_metric(trainer: Any, metric: str) -> None:
 
 
 def train_step(train_step: Any, self: Any, samples: list[Any], *args: Any, **flags: Any) -> Any:
-    """As ``Trainer.train_step`` without empty batches at the end of an epoch. Raises ``UserError``: it diverges."""
+    """As ``Trainer.train_step``, without the empty batches of a process at the end of an epoch.
+
+    Raises:
+        UserError: the gradients are not finite.
+    """
     if not self.is_fsdp:  # whose processes need equal numbers of batches
         samples = [sample for sample in samples if sample is not None and len(sample)] or samples
     try:
@@ -85,8 +92,10 @@ def train_step(train_step: Any, self: Any, samples: list[Any], *args: Any, **fla
 
 
 def step_amp(_: Any, self: Any) -> None:
-    """``AMPOptimizer.step`` with the torch optimizer, whose gradients fairseq has unscaled to clip them. fairseq has
-    its own wrapper stepped, which torch's ``GradScaler`` takes for another optimizer."""
+    """``AMPOptimizer.step`` with the torch optimizer, whose gradients fairseq has unscaled to clip them.
+
+    fairseq has its own wrapper stepped, which torch's ``GradScaler`` takes for another optimizer.
+    """
     self.scaler.step(self.optimizer)
     self.scaler.update()
 

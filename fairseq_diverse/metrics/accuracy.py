@@ -31,7 +31,9 @@ def pooled(parts: Iterable[Accuracy]) -> Accuracy:
 
 def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]], trained: int) -> Figure:
     """Accuracy by number of operators, one curve per model, and the majority-class accuracy (Li et al., 2021, Fig. 4).
-    ``found``: the accuracies of ``lengths`` operators by model; ``trained``: most operators in training, a line."""
+    ``found``: by model, the accuracies of ``lengths`` operators; ``trained``: most operators in training, drawn as a
+    line.
+    """
     figure = new_figure(5, 3.6)
     axis = figure.subplots()
     first = next(iter(found.values()))

@@ -11,8 +11,11 @@ from fairseq_diverse.metrics.scores import METRICS, Result, sacrebleu_result
 
 @dataclass
 class Texts:
-    """What metrics read: raw text, one sentence an item, and settings that some need. ``model``: of COMET or MetricX;
-    ``others``: further references; ``lowercase``: all sides are lower-cased; ``composed``: `composed` changed some."""
+    """What metrics read: raw text, one sentence an item, and the settings that only some need.
+
+    ``model``: of COMET or MetricX; ``others``: further references; ``lowercase``: all sides are lower-cased;
+    ``composed``: `composed` changed some.
+    """
 
     hypotheses: Sequence[str]
     references: Sequence[str]

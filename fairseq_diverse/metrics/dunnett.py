@@ -13,8 +13,10 @@ POWER = 0.8
 
 
 class SeedTest(NamedTuple):
-    """The test of one system's difference to the baseline; see `dunnett` for the formulas. p and single_p are None if
-    no score differs between seeds: then nothing can be tested."""
+    """The test of one system's difference to the baseline; see `dunnett` for the formulas.
+
+    p and single_p are None if no score differs between seeds: then nothing can be tested.
+    """
 
     difference: float
     error: float
@@ -42,8 +44,11 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
 
     Source: Dunnett (1955; 1964 for the two-sided test); the power is Ramsey's (1978) per-pair power, computed as by
     power.dunnett.test of R's PMCMRplus. scipy.stats.dunnett estimates the same p from random points; here it is
-    integrated, so that it depends neither on these nor on scipy's version. Scores are one per seed. Raises
-    ``ValueError``: a side has fewer than two seeds, or a score is not finite."""
+    integrated, so that it depends neither on these nor on scipy's version. Scores are one per seed.
+
+    Raises:
+        ValueError: a side has fewer than two seeds, or a score is not finite.
+    """
     if not systems:
         return []
     groups = [np.asarray(group, dtype=np.float64) for group in (baseline, *systems)]
@@ -77,7 +82,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
         the i-th smallest becomes max_{j <= i} min(1, (m - j + 1) p_j)
 
-    Source: Holm (1979); valid for any dependence between the tests."""
+    Source: Holm (1979); valid for any dependence between the tests.
+    """
     order = np.argsort(p_values, kind="stable")
     factors = np.arange(len(order), 0, -1)
     adjusted = np.empty(len(order))
@@ -88,7 +94,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _all_within(bound: float, freedom: int, ratios: Sequence[tuple[float, int]]) -> float:
     """P(|T_i| <= bound for all i), T as in `dunnett`: given s and the baseline's mean, the T_i are independent.
 
-    E_s E_z prod_i [Phi((bound s - r_i z) / sqrt(1 - r_i^2)) - Phi((-bound s - r_i z) / sqrt(1 - r_i^2))]"""
+    E_s E_z prod_i [Phi((bound s - r_i z) / sqrt(1 - r_i^2)) - Phi((-bound s - r_i z) / sqrt(1 - r_i^2))]
+    """
     scales, weights = _scales(freedom)
     z = np.linspace(-8, 8, 129)
     normal = np.exp(-(z**2) / 2)

@@ -18,7 +18,8 @@ def glue_scores(names: Sequence[str], predictions: Sequence[float], targets: Seq
         pearson, spearman    correlation of values, or of their ranks, -100 to 100
 
     By scikit-learn and scipy, of the numbers of classes, or of values. A correlation with predictions that are all
-    equal is not defined; it is 0 here. Raises ``ValueError``: no or unequal examples, or a prediction is not finite."""
+    equal is not defined; it is 0 here. Raises ``ValueError``: no examples, unequal numbers of them, or predictions that
+    are not finite."""
     from scipy import stats
     from sklearn import metrics
 

@@ -29,7 +29,8 @@ METEOR_STEMMERS = ("da", "fi", "hu", "it", "nl", "no", "pt", "ro", "se", "tr")
 
 
 def meteor(hypotheses: Lines, references: Lines, language: str) -> Result:
-    """METEOR 1.5 of raw text, 0 to 100, by pycocoevalcap's jar with the language's modules, weights and normalizer.
+    """METEOR 1.5 of raw text, from 0 to 100, by the jar of pycocoevalcap with the language's own modules, weights and
+    normalizer.
 
     Source: Denkowski and Lavie (2014). Without a table of paraphrases in the jar's folder (pycocoevalcap has only the
     English one), words match exactly or by their stems, or only exactly where METEOR has no stemmer; the signature says
@@ -58,7 +59,8 @@ def meteor(hypotheses: Lines, references: Lines, language: str) -> Result:
 
 
 def meteor_of_li2022(hypotheses: Lines, references: Lines) -> Result:
-    """METEOR of tokenized text as of nlg-eval and Li and Luo (2022): the English one, whatever the language."""
+    """METEOR of tokenized text as nlg-eval has it and Li and Luo (2022) report it: the English one, whatever the
+    language."""
     options, signature = ["-l", "en", "-norm"], "METEOR 1.5|language:en|all modules"
     return _run_meteor(_meteor_jar(), hypotheses, references, options, signature)
 

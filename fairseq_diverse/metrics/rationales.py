@@ -11,8 +11,10 @@ RIDGE = 1.0
 
 
 def lime_samples(words: int, samples: int, seed: int) -> np.ndarray:
-    """(samples, W) of 1 for words that are kept, 0 for those that are removed; the first row keeps all. Each further
-    row removes k random words, k uniform from 1 to W, as `lime` for texts does."""
+    """(samples, W) of 1 for words that are kept, 0 for those that are removed; the first row keeps all.
+
+    Each further row removes k random words, k uniform from 1 to W, as `lime` for texts does.
+    """
     draws = np.random.default_rng(seed)
     kept = np.ones((samples, words))
     for row, count in zip(kept[1:], draws.integers(1, words + 1, samples - 1), strict=True):
@@ -25,9 +27,13 @@ def lime_weights(kept: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
 
         min over w, b of  sum_n s_n (p_n - w . z_n - b)^2 + |w|^2,    s_n = sqrt(exp(-d_n^2 / 25^2))
 
-    d_n is 100 times the cosine distance of z_n to the whole text. Source: Ribeiro et al. (2016), Eq. 1 and section 3.4,
-    with the constants of their package `lime`. ``kept``: (N, W) z, of which the first row is the whole text;
-    ``probabilities``: (N,) p of the class that is predicted for the whole text."""
+    d_n is 100 times the cosine distance of z_n to the whole text. Source: Ribeiro et al. (2016), Eq. 1 and section
+    3.4, with the constants of their package `lime`.
+
+    Args:
+        kept: (N, W) z, of which the first row is the whole text.
+        probabilities: (N,) p of the class that is predicted for the whole text.
+    """
     from sklearn.linear_model import Ridge
 
     distances = 100 * (1 - np.sqrt(kept.mean(1)))  # the cosine of n ones of W to W ones is sqrt(n / W)
@@ -60,7 +66,8 @@ def auprc(scores: Sequence[float], evidence: Sequence[int]) -> float | None:
 
 
 def mean_share(evidence: Sequence[Sequence[int]]) -> float:
-    """The mean share of evidence in documents with some, the length of rationales. Raises ``ValueError``: none has."""
+    """The mean share of evidence in documents that have some; their rationales are so long. Raises ``ValueError``: no
+    document has evidence."""
     shares = [sum(marks) / len(marks) for marks in evidence if any(marks)]
     if not shares:
         raise ValueError("no example of train.jsonl has evidence, which decides how long rationales are")
@@ -78,7 +85,8 @@ def rationale_scores(
     rationales of 1, 5, 10, 20 and 50% of the words. Source: DeYoung et al. (2020), section 4; Wang et al. (2021), Table
     8. ``auprc`` is a mean over documents with evidence, of which a text may have several.
 
-    ``documents`` have of each text ``auprc`` of its documents, both differences, and lists of these for `SHARES`."""
+    ``documents`` have of each text ``auprc`` of its documents, ``comprehensiveness``, ``sufficiency``, and lists of
+    both for `SHARES`."""
     from sklearn.metrics import accuracy_score, f1_score
 
     def mean(values: Sequence[float]) -> float:

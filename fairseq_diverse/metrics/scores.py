@@ -47,7 +47,8 @@ class Scores:
         bleu, chrf, ter: from 0 to 100 (TER may be higher); TER ignores case, as in sacreBLEU.
         length_ratio: tokens of the hypotheses divided by tokens of the references, with BLEU's tokenization.
         signatures: metric -> sacreBLEU's signature.
-        statistics: metric -> (sentences, n) counts."""
+        statistics: metric -> (sentences, n) counts.
+    """
 
     bleu: float
     chrf: float
@@ -70,7 +71,8 @@ class Result:
         score: of the whole test set, in the metric's own range.
         signature: how it was computed.
         statistics: (sentences, n) counts; empty where the score of a part of the sentences cannot be had.
-        combine: makes the counts' sum over any sentences the score of these."""
+        combine: makes the counts' sum over any sentences the score of these.
+    """
 
     score: float
     signature: str
@@ -85,9 +87,15 @@ class Result:
 
 
 def score(hypotheses: Lines, references: Lines, language: str = "", lowercase: bool = False) -> Scores:
-    """BLEU, chrF2, TER and length ratio of detokenized text. Raises ``ValueError``: there are no sentences, their
-    numbers differ, or the tokenizer is not installed. ``language``: code of the target language ("zh", "ja_JP"), which
-    selects the tokenizer; "" for sacreBLEU's 13a; ``lowercase``: compare lower-cased text."""
+    """BLEU, chrF2, TER and length ratio of detokenized text.
+
+    Args:
+        language: code of the target language ("zh", "ja_JP"), which selects the tokenizer; "" for sacreBLEU's 13a.
+        lowercase: compare lower-cased text.
+
+    Raises:
+        ValueError: there are no sentences, their numbers differ, or the tokenizer is not installed.
+    """
     if not references or len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses and {len(references)} references; equal numbers are needed")
     results = {name: sacrebleu_result(name, hypotheses, references, language, lowercase) for name in METRICS}
@@ -133,14 +141,17 @@ def sacrebleu_metric(name: str, language: str, lowercase: bool = False) -> Any:
 
 
 def read_translations(path: str | Path, data: str | Path | None = None, side: str = "target") -> list[str]:
-    """Detokenized translations in the order of the test set. Raises ``ValueError``: the file is missing, empty, not
-    UTF-8, lacks sentences, or needs ``data``.
+    """Detokenized translations in the order of the test set.
 
     Args:
         path: plain text, one translation a line, or the output of fairseq-generate.
         data: prepared data set, to undo subwords and tokenization in the output of fairseq-generate; may be None if
             fairseq did so itself (``--bpe``, ``--tokenizer``).
-        side: side of the data set that is translated into: source if the model translates from target to source."""
+        side: side of the data set that is translated into: source if the model translates from target to source.
+
+    Raises:
+        ValueError: the file is missing, empty, not UTF-8, lacks sentences, or needs ``data``.
+    """
     lines = read_lines(path)
     if not lines:
         raise ValueError(f"{path}: empty file")

@@ -42,7 +42,8 @@ class Difference:
             ``baseline_ratio``: the baseline's divided by that of all systems. Each is None where the latter is 0.
         welch_p: of Welch's t-test of the two alone, whose variances may differ; None where nothing varies.
         untested: why nothing is tested; empty where it is.
-        holm_p: ``test.single_p`` after Holm's correction over ``holm_of`` tests (`with_holm`)."""
+        holm_p: ``test.single_p`` after Holm's correction over ``holm_of`` tests (`with_holm`).
+    """
 
     delta: float
     test: SeedTest | None = None
@@ -63,7 +64,8 @@ class Difference:
         return self.test.interval if self.test and self.test.p is not None else None
 
     def text(self, digits: int, corrected: bool = False) -> str:
-        """The difference, its standard error and p over seeds (by Holm's correction or not) with stars; or why no p."""
+        """The difference, its standard error and p over seeds, by Holm's correction or without, with stars; or why
+        there is no p."""
         shown = f"{self.delta:+.{digits}f}"
         p = self.holm_p if corrected else self.p
         if self.test is None or p is None:
@@ -90,14 +92,16 @@ class Difference:
 def compared(first: Collection[int], other: Collection[int]) -> tuple[list[int], list[int]]:
     """The seeds of a baseline and a system whose difference is shown: all of them, as seeds are not paired. Where one
     side has one seed, so that nothing can be tested over seeds, the seed that both have, if there is one: a seed
-    decides on initial values and the order of batches, which change a score as much as a mechanism."""
+    decides on initial values and the order of batches, which change a score as much as a mechanism.
+    """
     shared = [seed for seed in first if seed in other]
     return (shared, shared) if min(len(first), len(other)) <= 1 and shared else (list(first), list(other))
 
 
 def over_seeds(scores: Mapping[str, Mapping[int, float]], baselines: Mapping[str, str]) -> dict[str, Difference]:
-    """What the seeds say of every system against its baseline, where both have scores and are not the same. The
-    difference is that of the mean ``scores`` (by system, by seed) of the seeds that are `compared`. Systems with
+    """What the seeds say of every system against its baseline, where both have scores and are not the same.
+
+    The difference is that of the mean ``scores`` (by system, by seed) of the seeds that are `compared`. Systems with
     several seeds are tested together with the others of the same baseline."""
     values = {name: list(by_seed.values()) for name, by_seed in scores.items()}
     differences: dict[str, Difference] = {}

@@ -13,8 +13,11 @@ CHUNK = 250  # resamples whose sentences are drawn at once
 
 
 def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, float, float]:
-    """Mean difference, system - baseline, of values for the same sentences (NLL, say), its standard error, and p. p is
-    that of the two-sided paired t-test. Raises ``ValueError``: unequal rows, one number, or infinite ones."""
+    """Mean difference, system - baseline, of values for the same sentences (NLL, say), its standard error, and p.
+
+    p is that of the two-sided paired t-test. Raises ``ValueError``: the arrays are not two equally long rows of at
+    least two finite numbers.
+    """
     from scipy.stats import ttest_rel
 
     baseline, system = np.asarray(baseline, dtype=np.float64), np.asarray(system, dtype=np.float64)
@@ -32,7 +35,8 @@ def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, 
 
 
 def resampled(statistics: np.ndarray, combine: Combine, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
-    """(resamples,) scores of sentences drawn with replacement, the same for every system; arguments of a `Result`."""
+    """(resamples,) scores of as many sentences, drawn with replacement: the same ones for every system.
+    ``statistics`` and ``combine`` are of a `Result`."""
     return np.array([combine(sums) for sums in resampled_sums(statistics, resamples, seed)])
 
 
@@ -47,7 +51,8 @@ def bleu_scores(sums: np.ndarray) -> np.ndarray:
         min(1, exp(1 - reference length / length)) * exp(mean_n log p_n),    p_n = matches_n / n-grams_n
 
     Source: Papineni et al. (2002). As in sacreBLEU (smoothing ``exp``), the k-th order without a match counts 2^-k
-    matches, and no match at all, or an order without n-grams, gives 0."""
+    matches, and no match at all, or an order without n-grams, gives 0.
+    """
     length, reference_length, matches, counts = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:]
     misses = matches == 0
     smoothed = np.where(misses, 0.5 ** np.cumsum(misses, axis=1), matches)
@@ -83,7 +88,8 @@ def randomization_p_value(
 
     Args:
         baseline, system: (sentences, n) counts of the same sentences.
-        combine: computes a score from the sums of the counts."""
+        combine: computes a score from the sums of the counts.
+    """
     swaps = np.random.default_rng(seed).integers(2, size=(trials, len(system)), dtype=bool)
     moved = np.array([(baseline - system)[swap].sum(0) for swap in swaps])
     totals = baseline.sum(0), system.sum(0)
@@ -98,7 +104,9 @@ def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Combine
         f(i) = score of the baseline's sentences with the system's in place of sentence i,  against the baseline's score
 
     Source: Collins et al. (2005), section 4.3. Sentences that leave the score as it is (1e-9) count on neither side.
-    Arguments as of ``randomization_p_value``; p is that of the binomial test, 1/2; 1 if none counts."""
+    Arguments as of ``randomization_p_value``; p is that of the binomial test with probability 1/2, 1 if no sentence
+    counts.
+    """
     from scipy.stats import binomtest
 
     total = baseline.sum(0)
@@ -108,9 +116,14 @@ def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Combine
 
 
 def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple[float, float | None]:
-    """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test. The test is over seeds
-    on one fixed test set; p is None if no score varies. For several systems with one baseline, use `dunnett`. Raises
-    ``ValueError``: a side has fewer than two seeds."""
+    """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test.
+
+    The test is over seeds on one fixed test set; p is None if no score varies. For several systems with one baseline,
+    use `dunnett`.
+
+    Raises:
+        ValueError: a side has fewer than two seeds.
+    """
     from scipy.stats import ttest_ind
 
     if min(len(baseline), len(system)) < 2:
@@ -135,7 +148,8 @@ def p_value(baseline: np.ndarray, system: np.ndarray, delta: float) -> float:
         p = (1 + #{b : |d_b - mean(d)| >= |delta|}) / (resamples + 1),    d_b the difference in resample b
 
     Source: Koehn (2004) for the paired resamples, Riezler and Maxwell (2005) for the shift by their mean. Unlike
-    ``sacrebleu --paired-bs``, which shifts |d_b|, it is two-sided throughout, and equal systems have p = 1."""
+    ``sacrebleu --paired-bs``, which shifts |d_b|, it is two-sided throughout, and equal systems have p = 1.
+    """
     differences = system - baseline
     as_large = np.abs(differences - differences.mean()) >= abs(delta) - 1e-9  # equal systems: 0 >= 0
     return (1 + int(as_large.sum())) / (len(differences) + 1)

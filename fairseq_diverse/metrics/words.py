@@ -42,8 +42,11 @@ def tokenizer_name(language: str) -> str:
 
 
 def check_language(language: str) -> None:
-    """Raise ``ValueError`` for a code whose language no one knows: metrics would take it for one without rules. Known
-    are those of the system's locales, Moses' rules and sacreBLEU's tokenizers, with a region or script, or not."""
+    """Raise ``ValueError`` for a code whose language no one knows: metrics would take it for one without rules.
+
+    Known are the codes of the system's locales, of Moses' rules and of sacreBLEU's tokenizers, with or without a region
+    or script: ``pt-BR``, ``zh_Hant``.
+    """
     code, *_ = parts = re.split("[-_]", language)
     locales = {name.split("_")[0] for name in locale.locale_alias.values() if "_" in name}
     known = {*locales, *TOKENIZERS, *_moses_languages().values()}
@@ -55,7 +58,8 @@ def check_language(language: str) -> None:
 
 def multi_bleu(hypotheses: Lines, references: Lines, compounds: bool = False) -> Result:
     """BLEU of tokenized text, from 0 to 100, as multi-bleu.perl of Moses has it: cased, without smoothing; by sacreBLEU
-    with ``tokenize=none`` and ``smooth_method=none``. ``compounds``: split words at hyphens (`split_compounds`)."""
+    with ``tokenize=none`` and ``smooth_method=none``. ``compounds``: split words at hyphens first (`split_compounds`).
+    """
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
@@ -65,8 +69,10 @@ def multi_bleu(hypotheses: Lines, references: Lines, compounds: bool = False) ->
 
 
 def split_compounds(line: str) -> str:
-    """``well-known`` to ``well ##AT##-##AT## known``. Source: get_ende_bleu.sh of tensor2tensor, the code of Vaswani et
-    al. (2017), before multi-bleu of English-German."""
+    """``well-known`` to ``well ##AT##-##AT## known``.
+
+    Source: get_ende_bleu.sh of tensor2tensor, the code of Vaswani et al. (2017), before multi-bleu of English-German.
+    """
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
 
 
@@ -81,9 +87,11 @@ def word_error_rate(hypotheses: Lines, references: Lines) -> Result:
 
 
 def ter_of_li2022(hypotheses: Lines, references: Lines) -> Result:
-    """What Li and Luo (2022) call WER: TER (pyter's), edits with shifts by words of the references, times 100. Of the
-    tokens, with case, by sacreBLEU; the paper's package pyter sometimes misses the shortest way to the reference. In
-    which unit the paper gives it (2.25 to 58.10) is not known."""
+    """What Li and Luo (2022) call WER: TER (pyter's), edits with shifts by words of the references, times 100.
+
+    Of the tokens, with case, by sacreBLEU; the paper's package pyter sometimes misses the shortest way to the
+    reference. In which unit the paper gives it (2.25 to 58.10) is not known.
+    """
     from sacrebleu.metrics import TER
 
     return result_by(TER(case_sensitive=True), hypotheses, references)
@@ -94,16 +102,20 @@ def rouge_l(hypotheses: Lines, references: Lines) -> Result:
 
         F = (1 + b^2) P R / (R + b^2 P),   P = LCS / |hypothesis|,  R = LCS / |reference|,  b = 1.2
 
-    Source: Lin (2004); LCS is the length of the longest common subsequence of the tokens."""
+    Source: Lin (2004); LCS is the length of the longest common subsequence of the tokens.
+    """
     scorer = _package("pycocoevalcap.rouge.rouge", "pycocoevalcap").Rouge()
     scores = [scorer.calc_score([h], [r]) for h, r in zip(hypotheses, references, strict=True)]
     return mean_of(100 * np.array(scores), f"pycocoevalcap {version('pycocoevalcap')}|beta:1.2")
 
 
 def cider(hypotheses: Lines, references: Lines) -> Result:
-    """Mean of the sentences' CIDEr-D, from 0 to 10; by pycocoevalcap. Source: Vedantam et al. (2015): clipped cosine of
-    tf-idf vectors of 1- to 4-grams, with a penalty for unequal lengths; document frequencies are those of the
-    references given. The tests of significance keep them. Raises ``ValueError``: no reference has a word."""
+    """Mean of the sentences' CIDEr-D, from 0 to 10; by pycocoevalcap.
+
+    Source: Vedantam et al. (2015): clipped cosine of tf-idf vectors of 1- to 4-grams, with a penalty for unequal
+    lengths; document frequencies are those of the references given. The tests of significance keep them. Raises
+    ``ValueError``: no reference has a word.
+    """
     scorer = _package("pycocoevalcap.cider.cider", "pycocoevalcap").Cider()
     if not any(references):
         raise ValueError("no reference has a word")

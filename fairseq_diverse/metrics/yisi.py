@@ -51,7 +51,8 @@ def yisi_0(hypotheses: Lines, references: Lines) -> Result:
 
 
 def use_model(folder: Path) -> None:
-    """Let this process and those that it starts score YiSi-1 with a model. Raises ``ValueError``: no folder of one."""
+    """Let this process and those that it starts score YiSi-1 with a model. Raises ``ValueError``: it is not a folder of
+    a model."""
     try:
         _check(folder)
     except ValueError as error:
@@ -61,9 +62,12 @@ def use_model(folder: Path) -> None:
 
 def yisi_1(hypotheses: Lines, references: Lines, model: Path | None, layer: int = -1) -> Result:
     """YiSi-1 of raw lines, times 100, with the embeddings of a model for transformers; longer sentences are cut.
-    ``model``: folder with the model and its tokenizer; nothing is downloaded. None for the one of ``MODEL``. ``layer``:
-    whose output is taken; 0 is the embeddings before the first layer, -1 the last layer's. Another one, no model or no
-    transformers is a ``ValueError``."""
+
+    Args:
+        model: folder with the model and its tokenizer; nothing is downloaded. None for the one of ``MODEL``.
+        layer: whose output is taken; 0 is the embeddings before the first layer, -1 the last layer's. Another one, no
+            model or no transformers is a ``ValueError``.
+    """
     import torch
 
     if model is None and not os.environ.get(MODEL):

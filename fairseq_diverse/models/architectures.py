@@ -29,8 +29,10 @@ def lite_architecture(args: Namespace) -> None:
 
 
 def logic_architecture(args: Namespace) -> None:
-    """Two layers of width 256, two pooling queries, a three-layer classifier (Li et al., 2021, section 4.3.2). The
-    paper does not give the number of heads and the feed-forward width."""
+    """Two layers of width 256, two pooling queries, a three-layer classifier (Li et al., 2021, section 4.3.2).
+
+    The paper does not give the number of heads and the feed-forward width.
+    """
     sizes = {"layers": 2, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 8}
     _default(args, {f"encoder_{name}": value for name, value in sizes.items()})
     _default(args, {"dropout": 0.2, "pooling": "queries", "classifier_layers": 3})

@@ -27,9 +27,13 @@ MEMORY = "mechanisms"  # key in the incremental state for what mechanisms keep b
 
 
 class Masks:
-    """What padding and causality hide in the attentions of a component, made once for all its layers. ``dtype``: of
-    ``added``; ``key_padding_mask``: (B, S), True at padding; ``attn_mask``: (T, S), 0 where a query may see a key, -inf
-    elsewhere."""
+    """What padding and causality hide in the attentions of a component, made once for all its layers.
+
+    Args:
+        dtype: of ``added``.
+        key_padding_mask: (B, S), True at padding.
+        attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
+    """
 
     def __init__(self, dtype: torch.dtype, key_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> None:
         self.dtype = dtype
@@ -68,7 +72,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
     Args:
         placed: the mechanisms of this attention with their settings, from ``AttentionPlan.at``.
         shape: the attention without mechanisms, from ``AttentionPlan.shape``; by default fairseq's, an encoder's.
-        Others as in fairseq."""
+        Others as in fairseq.
+    """
 
     batch_first = False
 
@@ -120,8 +125,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         carried: Mapping[str, Tensor] = NO_CARRY,
         masks: Masks | None = None,
     ) -> AttentionOutput:
-        """One attention of the query over the keys. Raises ``UserError``: the position term with a mechanism that has
-        no map per head; ``ValueError``: what a mechanism keeps in ``memory`` is not a tensor of the batch.
+        """One attention of the query over the keys.
 
         Args:
             query: (T, B, C).
@@ -133,7 +137,12 @@ class StagedAttention(StagedBody, MultiheadAttention):
             relations: from the source trees, for mechanisms that need them.
             carried: the ``carry`` of the layer before.
             masks: of ``key_padding_mask`` and ``attn_mask``, where the caller has made them.
-            Others as in fairseq."""
+            Others as in fairseq.
+
+        Raises:
+            UserError: the position term with a mechanism that has no map per head.
+            ValueError: a mechanism keeps in ``memory`` what is not a tensor whose first dimension is the batch.
+        """
         static_kv = self.encoder_decoder_attention
         fused_in_fairseq = incremental_state is None and not static_kv  # it cannot return the weights of each head
         terms, weights, inside = measurement
@@ -212,7 +221,9 @@ class StagedAttention(StagedBody, MultiheadAttention):
         incremental_state: IncrementalState | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """q (B, H, T, D), already scaled; k and v (B, ``key_heads``, S, D) and their padding (B, S), also cached ones.
-        The cache has fairseq's key and format, so fairseq reorders it with the beams."""
+
+        The cache has fairseq's key and format, so fairseq reorders it with the beams.
+        """
         q = self.split_heads(self.q_proj(query) * self.scaling, self.num_heads)
         cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}
         cached, static_kv = "prev_key" in cache, self.encoder_decoder_attention
@@ -237,8 +248,11 @@ class StagedAttention(StagedBody, MultiheadAttention):
         self.key_heads = self.num_heads  # only without mechanisms
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Warm start: a mechanism that the checkpoint does not have keeps its initial values. Raises ``NotTrained``:
-        there is one, but the model is loaded under ``only_trained``."""
+        """Warm start: a mechanism that the checkpoint does not have keeps its initial values.
+
+        Raises:
+            NotTrained: there is one, but the model is loaded under ``only_trained``.
+        """
         super().upgrade_state_dict_named(state_dict, name)
         own = self.state_dict(prefix=f"{name}.")
         # input widths

@@ -46,7 +46,8 @@ class BertLayers(DiverseEncoder):
         x = Dropout(LayerNorm(word + segment + position))
 
     Source: Devlin et al. (2019), section 3, and Fig. 2. The sentences of a pair are told apart by [SEP], the
-    dictionary's </s>; see ``segments``."""
+    dictionary's </s>; see ``segments``.
+    """
 
     embed_positions: nn.Module | None
 
@@ -76,8 +77,11 @@ class DiverseBertEncoder(DiverseRobertaEncoder):
 
 
 class BertHead(nn.Module):
-    """y = W Dropout(p) + b of the pooled state p = tanh(W_p h + b_p), h the state of [CLS]. Source: Devlin et al.
-    (2019), section 4.1, and the authors' code; fairseq's head of RoBERTa, whose parameters it has, also drops out h."""
+    """y = W Dropout(p) + b of the pooled state p = tanh(W_p h + b_p), h the state of [CLS].
+
+    Source: Devlin et al. (2019), section 4.1, and the authors' code; fairseq's head of RoBERTa, whose parameters it
+    has, also drops out h.
+    """
 
     def __init__(self, head: RobertaClassificationHead) -> None:
         super().__init__()
@@ -96,9 +100,11 @@ class BertHead(nn.Module):
 
 @register_model("diverse_bert")
 class DiverseBertModel(DiverseRobertaModel):
-    """BERT with mechanisms at any layer; its input is [CLS] x [SEP], or of a pair [CLS] x [SEP] y [SEP]. Differences
-    from ``DiverseRobertaModel``: embeddings of two segments, as many positions as the model reads, layer norms with eps
-    1e-12, the pooler's input without dropout."""
+    """BERT with mechanisms at any layer; its input is [CLS] x [SEP], or of a pair [CLS] x [SEP] y [SEP].
+
+    Differences from ``DiverseRobertaModel``: embeddings of two segments, as many positions as the model reads, layer
+    norms with eps 1e-12, the pooler's input without dropout.
+    """
 
     encoder_class = DiverseBertEncoder
 
@@ -115,7 +121,8 @@ class DiverseBertModel(DiverseRobertaModel):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """As in fairseq. New heads get the ``pooler`` of a converted checkpoint; layers that predict words, which it
-        may lack, keep their initial values. Raises ``NotTrained``: it lacks them under ``only_trained``."""
+        may lack, keep their initial values. Raises ``NotTrained``: it lacks them, but the model is loaded under
+        ``only_trained``."""
         pooler = {part: state_dict.pop(f"pooler.{part}", None) for part in ("weight", "bias")}
         super().upgrade_state_dict_named(state_dict, name)
         for key in self.classification_heads if pooler["weight"] is not None else ():

@@ -52,7 +52,8 @@ UNUSED = re.compile(
 
 
 def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """The dictionary's ``symbols``. Raises ``ValueError``: as ``read_vocabulary``, or more than rows of embeddings."""
+    """The symbols of the dictionary, see ``symbols``. Raises ``ValueError``: as ``read_vocabulary``, or there are more
+    subwords than rows of embeddings."""
     found = read_vocabulary(folder / VOCABULARY)
     if len(found) > config["vocab_size"]:
         raise UserError(f"{folder / VOCABULARY}: {len(found):,} subwords, config.json has {config['vocab_size']:,}")

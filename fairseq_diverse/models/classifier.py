@@ -32,7 +32,8 @@ class MeanPooling(nn.Module):
 class QueryPooling(nn.Module):
     """Attention of P trainable queries to a sentence's vectors (Li et al., 2021, section 4.3.2; Tran et al., 2018).
 
-    pooled_p = sum over t of softmax(u_p . x_t / sqrt(C)) x_t"""
+    pooled_p = sum over t of softmax(u_p . x_t / sqrt(C)) x_t
+    """
 
     def __init__(self, width: int, vectors: int) -> None:
         super().__init__()
@@ -54,7 +55,8 @@ class DiverseClassifier(DiverseModel):
     optionally a trained model (``pretrained``), whose encoder is frozen and runs without dropout. The settings of that
     model are stored in the arguments (``pretrained``), so the classifier's checkpoint is complete. With a frozen
     encoder and no trainable queries, the pooled vector of a sentence (P C numbers) is cached: each sentence is encoded
-    once, whatever the number of epochs."""
+    once, whatever the number of epochs.
+    """
 
     classifies, sides = True, ("encoder",)
 
@@ -139,9 +141,11 @@ class DiverseClassifier(DiverseModel):
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor, attention_request: Requests = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """(K B, T) tokens -> (B, classes) logits, and ``agreement`` (terms,) over all tokens. The first sequences of
-        all examples are one batch for the encoder, then the second ones, and so on; each batch is padded only to its
-        own longest sequence."""
+        """(K B, T) tokens -> (B, classes) logits, and ``agreement`` (terms,) over all tokens.
+
+        The first sequences of all examples are one batch for the encoder, then the second ones, and so on; each batch
+        is padded only to its own longest sequence.
+        """
         sizes = components(self.encoder.cfg)
         request = resolve(attention_request, sizes | dict.fromkeys(("decoder", "cross"), Component(0, 0, 0)))
         fixed = self.frozen and not [*self.pooling.parameters()]

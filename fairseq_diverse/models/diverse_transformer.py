@@ -78,8 +78,14 @@ class DiverseEncoder(transformer.TransformerEncoderBase):
         source_trees: Tensor | None = None,
         request: ResolvedRequest = NOTHING,
     ) -> dict[str, Any]:
-        """As fairseq's encoder; the result also has ``extras``, what ``request`` asks for. Raises ``UserError``: the
-        model needs trees but none are given. ``source_trees``: (B, T, 5), see ``relate``, ignored without syntax."""
+        """As fairseq's encoder; the result also has ``extras``, what ``request`` asks for.
+
+        Args:
+            source_trees: (B, T, 5) integers, see ``relate``; ignored by a model without syntax.
+
+        Raises:
+            UserError: the model needs trees but none are given.
+        """
         relations = None
         if self.plan.trees:
             if source_trees is None:
@@ -201,8 +207,14 @@ class DiverseModel(BaseFairseqModel):
 
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:
-        """Check the arguments of a model before it is built, and let placements follow ``--*-layers-to-keep``. Returns
-        where the model has mechanisms. Raises ``UserError``: a flag or a combination that does not fit the model."""
+        """Check the arguments of a model before it is built, and let placements follow ``--*-layers-to-keep``.
+
+        Returns:
+            Where the model has mechanisms.
+
+        Raises:
+            UserError: a flag or a combination that does not fit the model.
+        """
         if not isinstance(args, Namespace):
             exit_with(f"fairseq-hydra-train ignores misspelt flags of {cls.__name__}; use fairseq-train")
         if "decoder" not in cls.sides:
@@ -221,7 +233,11 @@ class DiverseModel(BaseFairseqModel):
     @classmethod
     def checked_plan(cls, args: Namespace) -> AttentionPlan:
         """As ``prepare``; also makes the mechanisms of each component, once where layers have the same, to see that
-        their stages go together. Raises ``UserError``: as ``prepare`` and ``build_mechanisms``."""
+        their stages go together.
+
+        Raises:
+            UserError: as ``prepare`` and ``build_mechanisms``.
+        """
         plan = cls.prepare(args)
         for component, sizes in plan.components.items():
             for layer in {tuple(plan.at(component, layer)): layer for layer in range(1, sizes.layers + 1)}.values():
@@ -257,8 +273,11 @@ class DiverseModel(BaseFairseqModel):
         return found
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
-        """As in fairseq, but layers are pruned before a warm start compares their names. A moving average (--store-ema)
-        has no versions; fairseq would take it for a model of before they were kept, and drop its last layer norms."""
+        """As in fairseq, but layers are pruned before a warm start compares their names.
+
+        A moving average (--store-ema) has no versions; fairseq would take it for a model of before they were kept, and
+        drop its last layer norms.
+        """
         pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
         if pruned is not state_dict:
             pruned |= self._of_first(state_dict, pruned)
@@ -317,7 +336,8 @@ class DiverseTransformerModel(DiverseModel, transformer.TransformerModel):
         - ``inside``, on request: ``{(component, layer): (head outputs, plain weights)}``;
         - ``agreement``, on request: (K,) float32, one value per term: the mean over measured layers that ran, then over
           components (0 if LayerDrop dropped all);
-        - ``maps``, on request: ``{(component, layer): (H, B, T, S)}``."""
+        - ``maps``, on request: ``{(component, layer): (H, B, T, S)}``.
+        """
         request = resolve(attention_request, components(self.cfg))
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, None, source_trees, request)
         x, extra = self.decoder(prev_output_tokens, encoder_out, request=request, **options)

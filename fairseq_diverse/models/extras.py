@@ -58,9 +58,11 @@ class Extras(NamedTuple):
         return Extras(*(one | another for one, another in zip(self, other, strict=True)))  # type: ignore
 
     def results(self, request: ResolvedRequest, like: Tensor) -> dict[str, Any]:
-        """The results by name, see ``DiverseTransformerModel.forward``. ``agreement`` is (K,), by term: the mean over
-        the layers of each component that ran, then over components, by the request's shares. If no layer was measured,
-        every term is 0."""
+        """The results by name, see ``DiverseTransformerModel.forward``.
+
+        ``agreement`` is (K,), by term: the mean over the layers of each component that ran, then over components, by
+        the request's shares. If no layer was measured, every term is 0.
+        """
         means = {name: torch.stack(self.agreement[name]).mean(0) for name in COMPONENTS if name in self.agreement}
         agreement = torch.zeros(len(request.terms), device=like.device)
         if means:

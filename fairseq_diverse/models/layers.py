@@ -82,7 +82,8 @@ class DiverseLayer:
         cfg: fairseq's ``TransformerConfig``.
         plan: placement of the mechanisms.
         number: index of this layer, from 1 at the bottom.
-        more: as in fairseq's layer."""
+        more: as in fairseq's layer.
+    """
 
     compiles = False
     run: Callable[..., Any]
@@ -136,8 +137,13 @@ def compile_layers(model: nn.Module, args: Any) -> None:
 
 
 def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -> StagedAttention:
-    """The attention of one component at one layer, with its mechanisms. ``cfg``: fairseq's ``TransformerConfig``;
-    ``component``: encoder, decoder or cross; ``layer``: from 1 at the bottom."""
+    """The attention of one component at one layer, with its mechanisms.
+
+    Args:
+        cfg: fairseq's ``TransformerConfig``.
+        component: encoder, decoder or cross.
+        layer: from 1 at the bottom.
+    """
     side = cfg.encoder if component == "encoder" else cfg.decoder
     size, cross = (side.embed_dim, side.attention_heads), component == "cross"
     placed, shape = plan.at(component, layer), plan.shape(component, layer)
@@ -160,7 +166,9 @@ def attend(
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
     """The feed-forward network of a layer, likewise; with --gated-feed-forward W_2 (f(W_1 x) * V x), f the activation.
-    Source: Shazeer (2020), "GLU variants improve Transformer", Eq. 6."""
+
+    Source: Shazeer (2020), "GLU variants improve Transformer", Eq. 6.
+    """
     inner = layer.fc1(layer.final_layer_norm(x) if layer.normalize_before else x)
     if layer.gated_feed_forward:
         gate, inner = inner.chunk(2, -1)
@@ -201,7 +209,8 @@ class DiverseEncoderLayer(DiverseLayer, TransformerEncoderLayerBase):
 
 
 class DiverseDecoderLayer(DiverseLayer, TransformerDecoderLayerBase):
-    """fairseq's decoder layer with staged attentions; the last argument, ``no_encoder_attn``, leaves ``cross`` out."""
+    """fairseq's decoder layer with staged self- and cross-attention; the last argument, ``no_encoder_attn``, leaves the
+    cross-attention out."""
 
     base = "TransformerDecoderLayerBase"
 

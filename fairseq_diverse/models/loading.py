@@ -25,10 +25,15 @@ def load_models(
 ) -> tuple[list[Any], Any, Any]:
     """The models of the checkpoints, the configuration of the last one, and a task with the dictionaries of ``data``.
 
-    Models trained with trees come first, because their task lets fairseq's ``transformer`` accept trees. ``look``: gets
-    the task's settings in each checkpoint before its model is built; returns more ``settings``. ``settings``: settings
-    of task and model that replace those in the checkpoints. Raises ``UserError``: a file is missing or not a
-    checkpoint, or dictionaries are missing, do not fit or were merged."""
+    Models trained with trees come first, because their task lets fairseq's ``transformer`` accept trees.
+
+    Args:
+        look: gets the task's settings in each checkpoint before its model is built; returns more ``settings``.
+        settings: settings of task and model that replace those in the checkpoints.
+
+    Raises:
+        UserError: a file is missing or not a checkpoint, or dictionaries are missing, do not fit or were merged.
+    """
     states = [(str(path), load_checkpoint(path)) for path in paths]
     models, cfg, task = [], None, None
     for path, state in sorted(states, key=lambda file: "syntax" not in str(task_of(settings_of("task", file[1])))):
@@ -48,8 +53,13 @@ def task_of(settings: Mapping[str, Any]) -> Any:
 
 
 def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:
-    """The model of a checkpoint, and its task with the dictionaries of ``data``. fairseq's ``transformer`` becomes the
-    same model with mechanisms off. Raises ``UserError``: as ``load_models``, or another model."""
+    """The model of a checkpoint, and its task with the dictionaries of ``data``.
+
+    A checkpoint of fairseq's ``transformer`` becomes the same model with every mechanism off.
+
+    Raises:
+        UserError: as ``load_models``, or the model is of another kind.
+    """
     changed: dict[str, Any] = {"from_checkpoint": "", "checkpoint_data": ""}  # it names no second checkpoint
     changed |= {"checkpoint_activations": False, "offload_activations": False}  # head outputs have no gradients then
     (model,), cfg, task = load_models([path], data, **changed)

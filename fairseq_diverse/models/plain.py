@@ -24,12 +24,7 @@ KEPT = ("epoch", "train_iterator", "val_loss", "best")  # of extra_state; fairse
 
 
 def to_fairseq(path: str | Path, out: str | Path) -> None:
-    """Write a translation model without mechanisms as a checkpoint of fairseq's own ``transformer``.
-
-    The parameters are the same; settings of this package, names of files that initialized parameters and the
-    optimizer's state are left out. The settings are dictionaries, not ``argparse.Namespace``: plain fairseq loads the
-    file under torch's ``weights_only=True``. Raises ``UserError``, a ValueError: not a checkpoint, not a
-    ``transformer`` for translation, or with something that fairseq's ``transformer`` does not have; says what."""
+    """Write the file for ``fairseq-generate`` without --user-dir. Errors as of ``plain_checkpoint``."""
     try:
         plain = _plain(path, upgraded(str(path), load_checkpoint(path), {}))
     except (MemoryError, UserError):
@@ -98,7 +93,8 @@ def _criterion(settings: Mapping[str, Any]) -> str:
 
 
 def _check_parameters(path: str | Path, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` where names or shapes are not those of fairseq's ``transformer`` with these settings."""
+    """Compare names and shapes with those of fairseq's ``transformer`` with these settings. Raises ``UserError``: they
+    differ; names the first parameter."""
     words = [len(parameters.get(f"{side}.embed_tokens.weight", ())) for side in ("encoder", "decoder")]
     source, target = map(numbered_words, words)
     target = source if settings.get("share_all_embeddings") else target

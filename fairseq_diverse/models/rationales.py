@@ -24,7 +24,8 @@ class WordReader(nn.Module):
 
         h = BiLSTM(x),  a_t = softmax over t of v . tanh(W h_t + q),  logits = W_2 dropout(ReLU(W_1 sum_t a_t h_t))
 
-    Source: the model BERT+LSTM of ERASER's baselines (DeYoung et al., 2020, section 5), 128 + 128 channels."""
+    Source: the model BERT+LSTM of ERASER's baselines (DeYoung et al., 2020, section 5), 128 + 128 channels.
+    """
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -50,7 +51,8 @@ class DiverseRationalesModel(DiverseRobertaModel):
 
     Of the encoder, the top ``--trained-layers`` layers are trained, and the parameters of mechanisms in all layers; all
     of it with as many layers as it has. The pooler, which ERASER's baseline trains, too, gives nothing to words: it is
-    left out."""
+    left out.
+    """
 
     reads_words = True
 

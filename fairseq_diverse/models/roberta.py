@@ -67,7 +67,8 @@ class DiverseRobertaEncoder(RobertaEncoder):
         attention_request: Requests = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """(B, T) tokens -> (B, T, C) features; the second result has what that of ``DiverseTransformerModel`` has."""
+        """(B, T) tokens -> (B, T, C) features; the second result also has ``agreement``, ``maps`` and ``inside``, as
+        that of ``DiverseTransformerModel``."""
         request = resolve(attention_request, components(self.sentence_encoder.cfg))
         encoded = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=token_embeddings, request=request
@@ -78,8 +79,11 @@ class DiverseRobertaEncoder(RobertaEncoder):
 
 @register_model("diverse_roberta")
 class DiverseRobertaModel(DiverseModel, RobertaModel):
-    """fairseq's ``roberta`` with mechanisms at any layer of its encoder; with all off, it is fairseq's model. As in
-    fairseq, linear layers and embeddings start as BERT's, N(0, 0.02). Those of mechanisms start as elsewhere."""
+    """fairseq's ``roberta`` with mechanisms at any layer of its encoder; with all off, it is fairseq's model.
+
+    As in fairseq, linear layers and embeddings start as BERT's, N(0, 0.02). The parameters of mechanisms start as in
+    every other model.
+    """
 
     sides = ("encoder",)
     encoder_class = DiverseRobertaEncoder

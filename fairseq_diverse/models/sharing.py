@@ -171,7 +171,8 @@ class SharedModel:
         model: in evaluation mode, called as in fairseq: of translation ``model(src_tokens, src_lengths,
             prev_output_tokens)``, of language models ``model(src_tokens)``.
         task: fairseq's, with the dictionaries.
-        config: ``config.json``."""
+        config: ``config.json``.
+    """
 
     folder: Path
     model: Any
@@ -179,17 +180,27 @@ class SharedModel:
     config: Mapping[str, Any]
 
     def translate(self, lines: Sequence[str], **settings: Any) -> list[str]:
-        """Translations of lines of raw text, in their order: those of ``fairseq-diverse translate``. Raises
-        ``UserError``: it is not a model of translation, or one of its parsers is missing. ``settings``: ``beam`` (5),
-        ``lenpen`` (1), ``batch_size`` (64), ``cpu`` and others of `Translator`."""
+        """Translations of lines of raw text, in their order: those of ``fairseq-diverse translate``.
+
+        Args:
+            settings: ``beam`` (5), ``lenpen`` (1), ``batch_size`` (64), ``cpu`` and others of `Translator`.
+
+        Raises:
+            UserError: it is not a model of translation, or one of its parsers is missing.
+        """
         require_translation(self.folder, self.task)
         found = Translator([self.model], self.task, self.folder, **settings)(lines)
         return [hypotheses[0][1] for hypotheses in found]
 
     def encode(self, line: str, side: str = "") -> Tensor:
         """The numbers (T,) of the subwords of a line of raw text in the model's dictionary, and of </s> at its end.
-        Raises ``ValueError``: the model was trained on data without preprocess.json. ``side``: ``source`` or
-        ``target``, of GLUE ``input0`` or ``input1``; by default the first that there is."""
+
+        Args:
+            side: ``source`` or ``target``, of GLUE ``input0`` or ``input1``; by default the first that there is.
+
+        Raises:
+            ValueError: the model was trained on data without preprocess.json.
+        """
         words = self.task.target_dictionary if side == "target" else self.task.source_dictionary
         steps = Preprocessing.load(self.folder)
         pieces = steps.encode(line, side or next(iter(steps.subwords)))

@@ -108,7 +108,8 @@ class DiverseT5Model(DiverseTransformerModel):
     not scaled; the decoder starts with padding, which it reads in place of fairseq's </s>. Version 1.0 has ReLU and the
     logits W h d^-1/2 with the embeddings W, version 1.1 a gated GELU and its own W without the factor.
 
-    Source: Raffel et al. (2020), section 2.1, and the authors' code; Shazeer (2020) for version 1.1."""
+    Source: Raffel et al. (2020), section 2.1, and the authors' code; Shazeer (2020) for version 1.1.
+    """
 
     encoder_class, decoder_class = T5Encoder, T5Decoder
 

@@ -20,8 +20,7 @@ CHARACTERS = 20  # per subword; longer lines are not segmented, since the time i
 
 
 class Translator:
-    """From lines of raw text to hypotheses: (score, text), best first. Raises ``ValueError``: the data have no such
-    steps, or trees that the models need are missing.
+    """From lines of raw text to hypotheses: (score, text), best first.
 
     Args:
         models, task: of `load_models`; several models are an ensemble.
@@ -32,7 +31,11 @@ class Translator:
             the data's trees).
         search: settings of fairseq's beam search: ``beam``, ``lenpen``, ``nbest``, ``max_len_a``, ``max_len_b``.
 
-    ``noticed`` has the numbers of lines that were not translated, or without a tree, by what is said of them."""
+    ``noticed`` has the numbers of lines that were not translated, or without a tree, by what is said of them.
+
+    Raises:
+        ValueError: the data have no such steps, or trees that the models need are missing.
+    """
 
     def __init__(
         self,

@@ -34,7 +34,8 @@ class DataConfig:
         filter, bpe: the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``.
         joined_dictionary: whether source and target share one dictionary.
         sources: archives of the raw files; None if the user provides the raw files.
-        glue: name of the GLUE task; empty for other data."""
+        glue: name of the GLUE task; empty for other data.
+    """
 
     name: str
     sides: dict[str, dict[str, Any]]
@@ -70,7 +71,11 @@ class DataConfig:
         return "examples" if self.glue else "pairs" if self.translates else "lines"
 
     def monolingual(self, language: str = "") -> "DataConfig":
-        """One side only (default: the source), no test set. Raises ``ValueError``: no side has this language."""
+        """This data set with one side only (default: the source) and no test set, for masked language models.
+
+        Raises:
+            ValueError: no side has this language.
+        """
         found = [side for side in self.sides.values() if language in ("", side["language"], side.get("raw"))]
         if not found:
             raise ValueError(f"--monolingual {language}: {self.name} has {', '.join(self.languages)}")
@@ -92,7 +97,11 @@ class DataConfig:
 
     @classmethod
     def load(cls, path: Path) -> "DataConfig":
-        """Read a YAML file. Raises ``ValueError``: it is none, or a key or value is wrong; names file and key."""
+        """Read a YAML file; errors name the file and the key.
+
+        Raises:
+            ValueError: not YAML, an unknown or missing key, a value of the wrong type or out of range.
+        """
         from fairseq_diverse.support.typed import read_yaml
 
         given = read_yaml(path)

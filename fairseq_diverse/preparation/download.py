@@ -20,7 +20,8 @@ def fetch(
 
     An archive is downloaded as ``NAME.part`` (an existing part is continued) and renamed when it is complete. Nothing
     is downloaded while an archive that must be downloaded by hand is missing. Raises ``ValueError``: archives are
-    missing and cannot or must not be downloaded; lists them with their addresses."""
+    missing and cannot or must not be downloaded; lists them with their addresses.
+    """
     absent, why = [name for name in (*archives, *by_hand) if not (folder / name).is_file()], ""
     if download and absent and by_hand.keys().isdisjoint(absent):
         folder.mkdir(parents=True, exist_ok=True)

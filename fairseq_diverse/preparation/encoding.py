@@ -31,7 +31,8 @@ class Encoding:
         return [path for path in (self.model, self.vocabulary, self.dictionary, self.truecaser) if path]
 
     def applied(self, config: DataConfig) -> DataConfig:
-        """The configuration with these steps. Raises ``ValueError``: two languages, or files of GPT-2 are missing."""
+        """The configuration with these steps in place of its own. Raises ``ValueError``: it has two languages, or files
+        of GPT-2 are missing."""
         if config.translates:
             flag = {"wordpiece": "--wordpiece", "t5": "--sentencepiece"}.get(self.bpe["kind"], "--gpt2-bpe")
             raise ValueError(f"{flag}: for text of one language and GLUE; {config.name} has two, add --monolingual")
@@ -53,13 +54,15 @@ def of_gpt2(folder: Path) -> Encoding:
 
 
 def of_wordpiece(folder: Path) -> Encoding:
-    """BERT's WordPiece, and a dictionary, of a folder with its vocabulary; errors of ``read_vocabulary``."""
+    """BERT's WordPiece, from a folder with its vocabulary, of which the dictionary is made. Raises ``ValueError``: as
+    ``read_vocabulary``."""
     read_vocabulary(path := folder / VOCABULARY)
     return _given("wordpiece", path, path)
 
 
 def of_t5(folder: Path) -> Encoding:
-    """T5's SentencePiece, and a dictionary, of a folder with its model. Raises ``ValueError``: no model of T5."""
+    """T5's SentencePiece, from a folder with its model, of which the dictionary is made. Raises ``ValueError``: there
+    is no model, or it is damaged or not T5's."""
     if not (path := folder / T5_MODEL).is_file():
         raise ValueError(f"--sentencepiece {folder}: no {T5_MODEL}, the model of a T5's subwords")
     t5_words(Subwords("t5", path).pieces)
@@ -67,7 +70,8 @@ def of_t5(folder: Path) -> Encoding:
 
 
 def of_data(folder: Path) -> Encoding:
-    """Those of prepared data of one language. Raises ``ValueError``: they are not prepared, damaged, or of two."""
+    """Those of a prepared data set of one language. Raises ``ValueError``: it is not prepared, damaged, or of two
+    languages."""
     record = pipeline.read_record(folder)
     if pipeline.languages(folder, record)[1]:
         raise ValueError(f"{folder}: of two languages; take one prepared with --monolingual")

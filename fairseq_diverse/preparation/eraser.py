@@ -50,7 +50,9 @@ class _Document(msgspec.Struct):
 
 class Annotation(NamedTuple):
     """An example: the words of its documents, one after the other, with 1 for those that are evidence, else 0.
-    ``places`` has for each document its name and its number of words."""
+
+    ``places`` has for each document its name and its number of words.
+    """
 
     name: str
     label: str
@@ -61,7 +63,8 @@ class Annotation(NamedTuple):
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """``movies``, and the data set whose dictionary it has or "", of ``eraser-movies@bert``; None for others."""
+    """``movies`` and ``bert`` of ``eraser-movies@bert``, where the second is the data set whose dictionary it has, ""
+    for none; None for other names."""
     return (found[1], found[2] or "") if (found := NAME.fullmatch(name)) else None
 
 
@@ -70,7 +73,9 @@ def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
 
     All groups of evidence count. Where a line names no documents, they are those of its evidence, or the one called as
     the line itself. Raises ``ValueError``: a file is missing or empty; a line is not JSON, lacks a key or has another
-    type there; a document is missing, or evidence is outside it; a class is not in training. Names the place."""
+    type there; a document is missing, or evidence is outside it; a class does not occur in training. Names file, line
+    and key.
+    """
     if missing := [name for name in FILES.values() if not (folder / name).is_file()]:
         raise ValueError(f"{folder}: lacks {', '.join(missing)}; {BY_HAND}")
     documents = _Documents(folder)
@@ -106,9 +111,11 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 class _Documents:
-    """The words of documents: those of ``docs.jsonl``, or files in ``docs/``, which are read when they are named. As in
-    ERASER's program, lines are split at single spaces, not at other white space; in ``docs.jsonl``, what is between two
-    spaces is a word, too, since evidence is counted in such words."""
+    """The words of documents: those of ``docs.jsonl``, or files in ``docs/``, which are read when they are named.
+
+    As in ERASER's program, lines are split at single spaces, not at other white space; in ``docs.jsonl``, what is
+    between two spaces is a word, too, since evidence is counted in such words.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.words = folder / "docs", dict[str, list[str]]()

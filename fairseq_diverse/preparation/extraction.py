@@ -67,7 +67,8 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
     The text of each archive is kept in ``raw/parts`` until all are extracted, so an interrupted extraction resumes with
     the next archive. From .sgm and .xml files the segments are extracted, from IWSLT's train.tags the sentences, titles
     and descriptions. Raises ``ValueError``: an archive is damaged, lacks a member, differs from the configuration, or
-    contains far more than its size allows; a text is not UTF-8; or the two sides have different numbers of lines."""
+    contains far more than its size allows; a text is not UTF-8; or the two sides have different numbers of lines.
+    """
     sources = _sources(config)
     used = sorted({part.archive for parts in sources.files.values() for part in parts})
     for name in used:
@@ -176,7 +177,10 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
 
 
 def _members(opened: Any, name: str, patterns: list[str], spend: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
-    """Paths and contents of matching members, each to be read before the next; ``spend`` gets every member's size."""
+    """Paths and contents of the members that match a pattern, in the archive's order; read each before the next.
+
+    ``spend`` is called with the size of every member.
+    """
     for path, size, content in _zip(opened) if name.endswith(".zip") else _tar(opened):
         path = path.removeprefix("./")
         spend(size)

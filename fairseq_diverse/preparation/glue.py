@@ -30,7 +30,8 @@ class GlueTask:
     files have lines that are not examples, which fairseq's recipe for GLUE leaves out.
 
     As text (Raffel et al., 2020, appendix D): ``words`` are those of the labels, by default the labels themselves;
-    ``parts`` are the names of the sentences with their places among ``inputs``, by default these."""
+    ``parts`` are the names of the sentences with their places among ``inputs``, by default these.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -110,7 +111,9 @@ def split_name(name: str) -> tuple[GlueTask, str] | None:
     """The task that the name of a data set means and the data set whose dictionary it has, "" for none.
 
     ``glue-CoLA`` is CoLA by itself, ``glue-CoLA@NAME`` CoLA with dictionary and subwords of NAME, ``glue-CoLA@bert``
-    with those of a BERT. ``.text`` behind the task: as text. None for other names. Raises ``ValueError``: no task."""
+    with those of a BERT. With ``.text`` behind the task, it is as text (`is_text`). None for other names. Raises
+    ``ValueError``: no such task.
+    """
     if not name.startswith(PREFIX):
         return None
     task, at, encoding = name.removeprefix(PREFIX).partition("@")
@@ -140,7 +143,8 @@ def read_examples(path: Path, task: GlueTask, labelled: bool, strict: bool = Fal
 
     Where ``task.skips``, None stands for a line of training or dev data with a wrong number of columns, unless
     ``strict``. A score becomes a share of the highest one, 0 to 1, as in fairseq's recipe. Raises ``ValueError``: a
-    column, a label or a sentence is missing or unknown; names file and line."""
+    column, a label or a sentence is missing or unknown; names file and line.
+    """
     columns = task.unnamed if labelled else ()
     wanted = (*task.inputs, task.label) if labelled else task.inputs
     empty = True

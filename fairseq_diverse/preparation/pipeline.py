@@ -17,7 +17,8 @@ AGAIN = "prepare the data again (with --overwrite)"
 
 
 def read_record(data_dir: str | Path) -> dict[str, Any]:
-    """``preprocess.json`` of a prepared directory. Raises ``ValueError``: missing, damaged, another's or newer."""
+    """``preprocess.json`` of a prepared directory. Raises ``ValueError``: missing, truncated, from another program or
+    of a newer schema; names the file."""
     path = Path(data_dir) / FILE
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -34,12 +35,14 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
 
 
 def lowercased(data_dir: str | Path, side: str = "target") -> bool:
-    """Whether a side was lower-cased, as references must then be, too. Raises ``ValueError``: as ``read_record``."""
+    """Whether a side was lower-cased; translations must then be compared with lower-cased references. Raises
+    ``ValueError``: as ``read_record``."""
     return entry(data_dir, read_record(data_dir), "config", "sides", side, "lowercase")
 
 
 def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
-    """The value of nested keys in a prepared directory's record. Raises ``ValueError``: one is missing or not valid."""
+    """The value of nested keys in a prepared directory's record. Raises ``ValueError``: a key is missing, or a language
+    is not valid; names the file."""
     path = Path(data_dir) / FILE
     for key in keys:
         if not isinstance(record, dict) or key not in record:
@@ -53,7 +56,8 @@ def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
 
 
 def languages(data_dir: str | Path, record: Any) -> tuple[str, str]:
-    """Source and target language of a prepared directory, the latter empty where there is one; errors of ``entry``."""
+    """Source and target language of a prepared directory; the target is empty where there is one language. Raises
+    ``ValueError``: as ``entry``."""
     target = "" if isinstance(record, dict) and record.get("target") == "" else entry(data_dir, record, "target")
     return entry(data_dir, record, "source"), target
 
@@ -82,7 +86,8 @@ class Preprocessing:
         source, target: languages; the target is empty for data in one language.
         hash: identifies the prepared text and the models.
         record: the contents of ``preprocess.json``.
-        tokens, subwords: the steps of each side."""
+        tokens, subwords: the steps of each side.
+    """
 
     source: str
     target: str
@@ -93,8 +98,11 @@ class Preprocessing:
 
     @classmethod
     def load(cls, data_dir: str | Path) -> "Preprocessing":
-        """Read ``preprocess.json`` of a prepared folder, and the models that it names. Raises ``ValueError``: as
-        ``read_record``, or a model is missing."""
+        """Read ``preprocess.json`` of a prepared folder, and the models that it names.
+
+        Raises:
+            ValueError: as ``read_record``, or a model is missing.
+        """
         data_dir = Path(data_dir)
         record = read_record(data_dir)
         source, target = languages(data_dir, record)

@@ -45,10 +45,7 @@ def prepare(
 ) -> bool:
     """Clean, filter, tokenize, segment and binarize ``raw`` into ``out``.
 
-    Everything is written next to ``out`` and renamed at the end, so ``out`` is either complete or unchanged. Returns
-    False if ``out`` already has this configuration and these raw files, True if it was written. Raises ``ValueError``:
-    raw files are missing, of unequal length, not plain text in UTF-8 or (strict) unclean, or a split is the training
-    text; ``out`` has other contents or is a mount point; another process is preparing it.
+    Everything is written next to ``out`` and renamed at the end, so ``out`` is either complete or unchanged.
 
     Args:
         raw: folder of the files that ``config.files`` names.
@@ -61,7 +58,15 @@ def prepare(
         resumes: keep an interrupted preparation next to ``out``, and resume it; by default nothing is kept.
         encoding: subwords and dictionary to use, which must agree with ``config``; by default they are learned.
         beside: names of further files of ``raw`` that go to ``text/`` as they are.
-        say: called with each line of the summary: one per split and one at the end."""
+        say: called with each line of the summary: one per split and one at the end.
+
+    Returns:
+        False if ``out`` already has this configuration and these raw files, True if it was written.
+
+    Raises:
+        ValueError: raw files are missing, of unequal length, not plain text in UTF-8 or (strict) unclean, or a split is
+            the training text; ``out`` has other contents or is a mount point; another process is preparing it.
+    """
     prefixes = {split: prefix for split, prefix in config.splits.items() if not (hold_out and split == "valid")}
     files = {split: sides(raw, prefix, config.endings) for split, prefix in prefixes.items()}
     labelled = config.glue and not config.translates
@@ -208,7 +213,8 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
 @contextmanager
 def alone(out: Path, resumes: bool = False) -> Iterator[Path]:
     """A folder next to ``out`` to work in, which no other process has meanwhile (else ``Busy`` is raised), and which is
-    removed at the end; ``resumes``: it is kept if the block fails. An ``OSError`` of the block names ``out``."""
+    removed at the end; ``resumes``: if the block fails, it is kept for the next one that resumes. An ``OSError`` of the
+    block names ``out``."""
     part = out.with_name(f".{out.name}.part")
     work = part / "data"
     with locked(part):

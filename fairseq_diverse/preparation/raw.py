@@ -80,7 +80,8 @@ def _test_set(prefix: str, languages: Sequence[str]) -> tuple[Path, Path]:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file. Raises ``ValueError``: it cannot be read; names a file of another kind in its place."""
+    """SHA-256 of a file. Raises ``ValueError``: it cannot be read; names a file of another kind that is there in its
+    place."""
     try:
         return sha256_of(path)
     except OSError as error:
@@ -99,7 +100,8 @@ def sentences(paths: Sequence[Path], languages: Sequence[str]) -> Iterator[tuple
 
 
 def count_sentences(paths: Sequence[Path], languages: Sequence[str]) -> int:
-    """The number of `sentences`. Raises ``ValueError``: as `sentences`; sides differ, or a file is not ``WANTED``."""
+    """The number of `sentences`, or of pairs. Raises ``ValueError``: as `sentences`; the sides differ, or a file is not
+    ``WANTED``."""
     if joint(paths[0]):
         return sum(1 for _ in bar(sentences(paths, languages), f"read {paths[0].name}"))
     lines = [_count(path) for path in paths]

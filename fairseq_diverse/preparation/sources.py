@@ -13,9 +13,12 @@ PART_KEYS = ("archive", "member", "lines")
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a raw file. ``members``: for source and target, the path inside ``archive``, with * and ? as in a shell
-    (several files are joined in alphabetical order); it may lead through an inner archive. ``lines``: number of lines
-    of each side, None if unknown."""
+    """A part of a raw file.
+
+    ``members``: for source and target, the path inside ``archive``, with * and ? as in a shell (several files are
+    joined in alphabetical order); it may lead through an inner archive. ``lines``: number of lines of each side, None
+    if unknown.
+    """
 
     archive: str
     members: tuple[str, str]
@@ -28,7 +31,9 @@ class Sources:
 
     ``archives``: addresses, and ``by_hand``: pages with instructions, both by file name; ``checks``: the known
     ``bytes`` and ``sha256`` of archives; ``files``: the parts of each raw file, by prefix. Every ``hold_out``-th
-    training pair goes to the validation set (0 = none). ``counts``: a paper's pairs by split, filtered."""
+    training pair goes to the validation set (0 = none). ``counts``: a paper's numbers of pairs by split, after
+    filtering.
+    """
 
     archives: dict[str, str]
     by_hand: dict[str, str]

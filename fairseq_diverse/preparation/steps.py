@@ -41,7 +41,9 @@ T5_NAME = "sentencepiece.model"  # of a model that was learned here
 
 class Steps:
     """Results of finished steps by name, stored in ``folder``; a folder with another ``purpose`` is emptied first.
-    Steps write files in ``folder`` and can be repeated; their results, and ``purpose``, are JSON values."""
+
+    Steps write files in ``folder`` and can be repeated; their results, and ``purpose``, are JSON values.
+    """
 
     def __init__(self, folder: Path, purpose: Any):
         self.path = folder / FILE
@@ -189,7 +191,8 @@ def _apply_truecaser(path: Path, tokens: Tokens, workers: int) -> None:
 
 
 def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding: Encoding | None) -> dict[str, Any]:
-    """Learn subwords on the training text, or take those given, and write ``text/bpe.*``; returns the record's."""
+    """Learn subwords on the training text, or take those of ``encoding``, and write ``text/bpe.SPLIT.LANG``; returns
+    ``bpe`` for the record."""
     text, languages, bpe = work / "text", config.languages, config.bpe
     end = "sentencepiece.model" if bpe["kind"] in OF_PIECES else "bpe.codes"
     models = {language: end if bpe["joint"] else f"{end}.{language}" for language in languages}

@@ -35,7 +35,8 @@ class Subwords:
         kind: "subword-nmt", "sentencepiece", "t5" (its unigram model), "wordpiece" or "gpt2" (subwords are numbers).
         model: the file of merges or the model; of WordPiece vocab.txt, of GPT-2 encoder.json.
         vocabulary: allowed subwords (subword-nmt); others are split further. None = all. Of GPT-2 vocab.bpe.
-        threshold: smallest count in ``vocabulary`` of an allowed subword."""
+        threshold: smallest count in ``vocabulary`` of an allowed subword.
+    """
 
     def __init__(self, kind: str, model: Path, vocabulary: Path | None = None, threshold: int = 0):
         self.kind = kind
@@ -87,8 +88,11 @@ class Subwords:
         return re.sub("@@( |$)", "", line)
 
     def words(self, subwords: Sequence[str]) -> list[list[str]]:
-        """The subwords of each word, in their order. A word is what was one token before segmentation; with
-        sentencepiece and GPT-2 it ends at a space of the text, with WordPiece at a space or a punctuation mark."""
+        """The subwords of each word, in their order.
+
+        A word is what was one token before segmentation; with sentencepiece and GPT-2 it ends at a space of the text,
+        with WordPiece at a space or a punctuation mark.
+        """
         words: list[list[str]] = []
         for subword in subwords:
             if words and self._continues(words[-1][-1], subword):

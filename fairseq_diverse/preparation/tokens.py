@@ -50,7 +50,8 @@ def spaced_stops(lines: Sequence[str]) -> bool:
 
 
 def clean(line: str) -> tuple[str, bool]:
-    """The line with line separators and NUL replaced by a space, and whether it had any; NFD letters are composed."""
+    """The line with line separators and NUL replaced by a space, and whether it had any; letters with accents behind
+    them (NFD) are composed."""
     cleaned, count = SPECIAL.subn(" ", line)
     return unicodedata.normalize("NFC", cleaned) if ACCENTS.search(cleaned) else cleaned, count > 0
 
@@ -66,8 +67,10 @@ def pattern() -> re.Pattern[str]:
 
 def around(function: Callable[[str], str], line: str) -> str:
     """What ``function``, which changes nothing but spaces, makes of the line without characters of `pattern`, and these
-    in their places: behind what they followed, or before the next word where that was a space. In ``function`` a hyphen
-    may become ``@-@``, as Moses has it, or the reverse, and control characters may be dropped."""
+    in their places: behind what they followed, or before the next word where that was a space.
+
+    In ``function`` a hyphen may become ``@-@``, as Moses has it, or the reverse, and control characters may be dropped.
+    """
     if not pattern().search(line):
         return function(line)
     bare, runs = [], dict[tuple[int, bool], str]()  # (number of characters before it, no space between): characters

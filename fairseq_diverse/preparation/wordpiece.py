@@ -11,7 +11,8 @@ SPECIAL = {"[CLS]": "<s>", "[PAD]": "<pad>", "[SEP]": "</s>", "[UNK]": "<unk>", 
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The subwords by number. Raises ``ValueError``: not read, not UTF-8; one is twice, empty, or missing."""
+    """The subwords in the order of their numbers. Raises ``ValueError``: cannot be read, not UTF-8, one comes twice or
+    is empty, or a special one is missing."""
     try:
         found = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:
@@ -30,7 +31,8 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def symbols(vocabulary: Sequence[str]) -> list[str]:
-    """fairseq's dictionary: its four symbols in the place of BERT's, the subwords, and <mask>, which its tasks add."""
+    """All symbols of fairseq's dictionary: its four in the place of BERT's, the subwords, and <mask>, which fairseq's
+    tasks add at the end."""
     first, mask = ["<s>", "<pad>", "</s>", "<unk>"], SPECIAL["[MASK]"]
     return [*first, *(subword for subword in vocabulary if subword not in SPECIAL), mask]
 

@@ -55,8 +55,16 @@ Figures = list[tuple[str, str, Sequence[float], int, str]]  # key, name, one val
 
 
 def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """README.md of a shared model in ``folder``, with its ``config``, the file ``checkpoint`` and the ``state`` in it;
-    where a finished run evaluated it, with the scores of all seeds. Raises ValueError: a summary is damaged."""
+    """README.md of a shared model.
+
+    Args:
+        checkpoint: its file; ``state`` is what is in it. Where it is the one that a finished run evaluated, its scores
+            and those of the other seeds are shown.
+        folder: the shared model; ``config`` is its config.json.
+
+    Raises:
+        ValueError: a summary is damaged.
+    """
     own, seeds = _summaries(checkpoint)
     record = read_record(folder) if (folder / FILE).is_file() else {}
     task, figures = str(config["task"]), _figures(seeds)

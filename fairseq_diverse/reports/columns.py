@@ -39,7 +39,8 @@ def number(value: float | None, form: str = ",") -> str:
 
 
 def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) -> list[Column[Line]]:
-    """Of rows: scores, each before its difference, seeds, published figures; parameters, tests, speeds as details."""
+    """Of a table of rows: scores, each before its difference, seeds, published figures; as details parameters, tests
+    over examples and speeds."""
 
     def count(line: Line) -> str:
         return number(line.facts["parameters"]) if line.seeds else "" if kind.speeds else "not run"
@@ -104,8 +105,8 @@ def _published_column(key: str, measure: Measure | None = None) -> Column[Line]:
 
 
 def verdict(line: Line, measures: Sequence[Measure]) -> str:
-    """``helps`` or ``hurts`` where the deciding measure has p < 0.05 over seeds, else ``not resolved``, or why
-    untested."""
+    """By the last measure that is compared: ``helps`` or ``hurts`` where Dunnett's test over seeds has p < 0.05, else
+    ``not resolved``; where nothing can be tested, why."""
     measure = deciding_last(measures)[-1]
     difference = line.differences[measure.key]
     if difference.p is None or difference.p >= LEVEL:

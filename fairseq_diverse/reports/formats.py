@@ -50,7 +50,8 @@ def escaped(text: str) -> str:
 
 
 def lost_figures(old: str, new: str, gone: Sequence[str]) -> list[str]:
-    """Rows whose figures in Markdown became not run or not measured, or empty where they are ``gone`` (empty: all)."""
+    """The rows whose figures in Markdown tables became "not run" or "not measured", or empty in rows that are ``gone``
+    (all, where it is empty); published figures are none."""
     before, after = _cells_of(old), _cells_of(new)
     names = set(map(escaped, gone))
     unknown = {key[:2] for key, cell in before.items() if "not run" in cell}  # already

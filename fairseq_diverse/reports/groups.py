@@ -17,14 +17,21 @@ from fairseq_diverse.support.pictures import STYLES, Figure, panels, set_names, 
 
 
 def compare_groups(runs: Runs, records: Mapping[str, tuple[Record, str]], by: str, test: str) -> list[Line]:
-    """A line for each row and group; of rows without a finished run one. ``runs`` are of one test set (`of_test`),
-    ``records`` of `find_records`, and ``by`` is one of `BY`.
+    """A line for each row and group; of rows without a finished run one.
 
     Facts of a line are the ``group``, its ``sentences`` and ``words`` (of the references), and ``nll_word``, the mean
     over seeds in nats a word; where there is a baseline also ``word_delta`` and ``word_interval``, a word, whose p is
     that of ``nll``. Its differences are ``nll``, of the NLL a sentence, and ``rest``, of the NLL a word in the group
-    less that in all other sentences. Holm's correction is over all groups and rows that are tested. Raises ValueError:
-    rows were run on other test data than their baseline, or the sentences have no trees."""
+    less that in all other sentences. Holm's correction is over all groups and rows that are tested.
+
+    Args:
+        runs: of one test set (`of_test`).
+        records: of `find_records`.
+        by: one of `BY`.
+
+    Raises:
+        ValueError: rows were run on other test data than their baseline, or the sentences have no trees.
+    """
     runs = comparable(runs, measures_of(runs))
     lines: list[Line] = []
     differences: dict[tuple[str, str, str], Any] = {}  # by measure, row and group

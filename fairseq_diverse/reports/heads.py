@@ -34,7 +34,8 @@ def _mean(component: str, name: str, run: Summary) -> float | None:
 
 
 def head_entries(line: Line) -> dict[str, Any]:
-    """A line as JSON has it: ``row``, ``finished``, ``seeds``, and by component the figures and their deviations."""
+    """A line as JSON has it: ``row``, ``finished``, ``seeds``, and by component the figures and their ``... deviation``
+    over seeds."""
     values: dict[str, Any] = {"row": line.name, "finished": line.facts["finished"], "seeds": line.seeds}
     for key, score in line.scores.items():
         component, _, name = key.partition(": ")

@@ -35,10 +35,12 @@ class Training(NamedTuple):
 
 
 def read_training(path: Path, metric: str = "loss") -> Training:
-    """The curves of a log that fairseq-train wrote with ``--log-format json``. What a run that was resumed did again
-    counts once. fairseq rounds the time spent in updates to seconds at every interval; its words a second, which count
-    loading too, say where within. Validations take no time here. The path is that of the log, or of a folder with
-    ``train.log``. Raises UserError: the file does not exist or has no statistics, or a value is no number."""
+    """The curves of a log that fairseq-train wrote with ``--log-format json``.
+
+    What a run that was resumed did again counts once. fairseq rounds the time spent in updates to seconds at every
+    interval; its words a second, which count loading too, say where within. Validations take no time here. The path is
+    that of the log, or of a folder with ``train.log``. Raises UserError: the file does not exist or has no statistics,
+    or a value is no number."""
     path = path / "train.log" if path.is_dir() else path
 
     def number(stats: Mapping[str, Any], key: str, kind: type[int] | type[float] = float) -> Any:

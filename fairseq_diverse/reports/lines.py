@@ -34,7 +34,8 @@ class Runs(NamedTuple):
 
 
 def measures_of(runs: Runs) -> Sequence[Measure]:
-    """Of their kind; one that a finished run lacks is not compared, but for the first and last of those compared."""
+    """Of their kind; one that a finished run lacks, as a metric whose program was missing, is not compared. The first
+    and the last of those that are compared every run has."""
     measures = runs.kind.measures(runs.rows)
     optional = [measure for measure in measures if measure.compared][1:-1]
     names = dict.fromkeys(name for row in (*runs.rows, *runs.hidden) for name in (row.name, row.baseline))
@@ -44,7 +45,8 @@ def measures_of(runs: Runs) -> Sequence[Measure]:
 
 
 def comparable(runs: Runs, measures: Sequence[Measure]) -> Runs:
-    """The runs without hidden rows of other data than their baseline. Raises ValueError: so is a row that is shown."""
+    """The runs without hidden rows that were not run on the data of their baseline. Raises ValueError: not all seeds of
+    a shown row and its baseline were run on the same data."""
     for row in runs.rows:
         _refuse_other_data(row, runs.summaries, measures)
     hidden = []
@@ -102,7 +104,8 @@ def no_speed(runs: Sequence[Summary]) -> str:
 
 
 def speeds(line: Line) -> dict[str, float | None]:
-    """Means of known speeds by entry of JSON, and ratios to the baseline's; None where the line has ``no_speed``."""
+    """Means over the runs whose speed is known, by entry of JSON, and where there is a baseline their ratios to its;
+    None of each where the line says why there is no speed."""
 
     def means(runs: Sequence[Summary]) -> dict[str, float | None]:
         values = {key: [speed for run in runs if (speed := of(run)) is not None] for key, of in SPEEDS.items()}
@@ -125,8 +128,11 @@ def names_of_tests(runs: Runs) -> list[str]:
 
 
 def of_test(runs: Runs, name: str) -> Runs:
-    """The runs with the figures of one test set, measured and published. Published figures that name no test are the
-    first one's, which "test" is a name of, too. Rows that have nothing to do with the test set are left out."""
+    """The runs with the figures of one test set, measured and published.
+
+    Published figures that name no test are the first one's, which "test" is a name of, too. Rows that have nothing to
+    do with the test set are left out.
+    """
     by_row = {row: [(run, figures_by_test(run)) for run in of_row] for row, of_row in runs.summaries.items()}
     summaries = {row: [run | parts[name] for run, parts in of_row if name in parts] for row, of_row in by_row.items()}
     first, rows = names_of_tests(runs)[0], []
@@ -160,10 +166,12 @@ def compare(runs: Runs) -> Compared:
 
 
 def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
-    """The same by any measures, of runs that can be compared. Differences to the baseline are tested over seeds
-    together with those of the hidden rows (`over_seeds`), those of tasks with Holm's correction; over test examples by
-    a paired t-test of a measure's ``examples`` or a paired bootstrap of its ``resampled`` scores, each system averaged
-    over its seeds first."""
+    """The same by any measures, of runs that can be compared.
+
+    Differences to the baseline are tested over seeds together with those of the hidden rows (`over_seeds`), those of
+    tasks with Holm's correction; over test examples by a paired t-test of a measure's ``examples`` or a paired
+    bootstrap of its ``resampled`` scores, each system averaged over its seeds first.
+    """
     tested, differences = {row.name: row for row in (*runs.rows, *runs.hidden)}, {}
     sides = dict.fromkeys(name for row in tested.values() for name in (row.name, row.baseline))
     for m in (m for m in measures if m.compared):

@@ -145,7 +145,8 @@ def runs_notes(lines: Sequence[Line]) -> list[str]:
 
 
 def differing_seeds(line: Line) -> dict[str, list[int]]:
-    """Where row and baseline have other seeds: ``compared``, those of the difference, or ``other_seeds``, the row's."""
+    """Where a row and its baseline have not the same seeds: ``compared``, those that the difference is of, if not all,
+    else ``other_seeds``, the row's."""
     before, after = ([run["seed"] for run in side] for side in (line.baseline_runs, line.runs))
     if not before or set(before) == set(after):
         return {}

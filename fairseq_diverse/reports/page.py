@@ -109,7 +109,10 @@ def render(
 
 
 def with_values(cells: Cells) -> list[list[tuple[str, float | None]]]:
-    """The rows below the header, each cell with its first number, by which columns without words are sorted."""
+    """The rows below the header, each cell with the number by which its column is sorted.
+
+    It is the first number of the cell; the first column and those with words in them have none.
+    """
     columns = []
     for number, texts in enumerate(zip(*cells[1:], strict=True)):
         found = map(NUMBER.match, texts)  # +1.50 ± 0.20** (p = 0.030) -> 1.5, 12.6M -> 12600000

@@ -14,8 +14,10 @@ STYLE = (
 
 
 def page(title: str, records: Sequence[dict[str, Any]], examples: Sequence[Annotation]) -> str:
-    """HTML without a script; everything that is not its own is escaped. A word's colour is as strong as its score is,
-    divided by the largest of its document."""
+    """HTML without a script; everything that is not its own is escaped.
+
+    A word's colour is as strong as its score is, divided by the largest of its document.
+    """
     found = [_document(record, example) for record, example in zip(records, examples, strict=True)]
     legend = "<u>underlined</u>: marked by people; <mark>coloured</mark>: the prediction depends on it (LIME)"
     return (

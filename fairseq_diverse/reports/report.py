@@ -72,7 +72,8 @@ def completed(report: Report, selection: Selection, sentences: Sequence[Sentence
 def rows_report(
     selection: Selection, test: str | None, names: str | None, judged: bool = False, details: bool = False
 ) -> Report:
-    """A table for each test set, common notes below the last, and for each kind beside; arguments as of `build`."""
+    """A table for each test set, with what all their notes have in common below the last one, and one for each kind
+    that is shown beside; arguments as of `build`."""
     main, *beside = selection.kinds
     runs, table = selection.of_kind(main), selection.table
     every, chosen = tests_of(runs, test)

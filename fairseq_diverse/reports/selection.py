@@ -78,7 +78,8 @@ class Selection:
 def choose(
     table: Table, source: Source, rows: Text, without: Text, baseline: Text, best: bool, finished: bool, seeds: Seeds
 ) -> Selection:
-    """The rows that are shown, each with its baseline, and their runs; arguments as the flags of ``report``."""
+    """The rows of a table that are shown, each with the row that it is compared with, and their runs; arguments as the
+    flags of ``report``."""
     table, left_out = _without(table, without)
     shown = [row.name for row in select_rows(table, rows)]
     if table.changed:  # figures that are not those of the file's settings say so in the title
@@ -128,7 +129,8 @@ def _with_baseline(table: Table, baseline: str | None) -> list[Row]:
 
 
 def _point(row: Row, points: Sequence[Row]) -> str:
-    """The point of the baseline's grid for a row: of equal values, or the only one of its data; else its baseline."""
+    """The point of the baseline's grid that a row is compared with: that of equal values, or the only one of its data;
+    where no point has its data, the row's own baseline."""
     names = {point.name.removeprefix(point.family): point.name for point in points if point.data == row.data}
     equal = names.get(row.name.removeprefix(row.family))
     if len(names) > 1 and equal is None:

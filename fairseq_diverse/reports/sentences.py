@@ -101,9 +101,11 @@ def _of_trees(data: DataSet, split: str, count: int) -> dict[str, str]:
 
 
 def group(record: Record, test: str, by: str, where: str) -> Groups:
-    """The groups of a test set's sentences that are not empty. By length there are four, those that the quartiles end,
-    and where training has no sentence as long as the longest of the test set, those that are longer than all in
-    training are groups of their own. Raises ValueError: the sentences have no trees; ``where`` names the record."""
+    """The groups of a test set's sentences that are not empty.
+
+    By length there are four, those that the quartiles end, and where training has no sentence as long as the longest of
+    the test set, those that are longer than all in training are groups of their own. Raises ValueError: the sentences
+    have no trees; ``where`` names the record."""
     of_test = record["tests"][test]
     if by in TREES:
         if by not in of_test:

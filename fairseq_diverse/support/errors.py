@@ -13,8 +13,10 @@ FORGOTTEN = "; a mechanism of your own? give its --user-dir"  # after an unknown
 
 
 class UserError(ValueError):
-    """An error in a flag, file or value; the message says how to fix it. One line, also from a process of torch's
-    DataLoader, which adds the stack trace of that process."""
+    """An error in a flag, file or value; the message says how to fix it.
+
+    One line, also from a process of torch's DataLoader, which adds the stack trace of that process.
+    """
 
     def __str__(self) -> str:
         text = super().__str__()

@@ -22,8 +22,11 @@ _given: set[str] = set()  # by this process; other names with its number are fro
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file beside ``path`` and rename it when the block succeeds; if it fails (a full disk, Ctrl-C),
-    ``path`` does not change. Of a link the target is written; devices and pipes are written directly."""
+    """Open a temporary file next to ``path`` and rename it to ``path`` when the block succeeds.
+
+    If the block fails (an error, a full disk, Ctrl-C), ``path`` does not change. For a link, its target is written.
+    Devices and pipes are written directly.
+    """
     path = Path(path)
     try:
         there = path.stat().st_mode
@@ -65,9 +68,11 @@ def _named_file(path: Path) -> Path | None:
 
 
 def temporary_path(path: Path) -> Path:
-    """A hidden name beside ``path`` for what will be renamed to it, ``.NAME.HOST.PROCESS.tmp``. Those of killed
-    processes of this machine are deleted; one ending in .old is the previous version, restored where ``path`` is
-    missing."""
+    """A hidden name next to ``path`` for a file or folder that will be renamed to it: ``.NAME.HOST.PROCESS.tmp``.
+
+    Such files of killed processes of this machine are deleted. A name ending in .old is the previous version: if
+    ``path`` is missing, it is restored.
+    """
     prefix = f".{path.name}.{socket.gethostname().partition('.')[0]}."
     mine = path.with_name(f"{prefix}{os.getpid()}.tmp")
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
@@ -105,7 +110,8 @@ def remove(path: Path) -> None:
 
 
 def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
-    """Raise ValueError where a file would be replaced in a folder without the file ``mark``, which says it is ours."""
+    """Check that writing these files overwrites nothing that another program wrote. Raises ValueError: one of them
+    exists, without the file ``mark`` that marks the folder as ours."""
     found = [] if (directory / mark).exists() else [name for name in names if (directory / name).exists()]
     if found:
         raise ValueError(f"{directory / found[0]}: exists, and another program wrote it; give another --out")
@@ -113,7 +119,7 @@ def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
     """The lines of a UTF-8 file, split at newlines only, without newline, carriage return and byte order mark. Raises
-    UserError: the file cannot be read or is not UTF-8; names the file and the line."""
+    ValueError: the file cannot be read or is not UTF-8; names the file and the line."""
     try:
         f = open(path, "rb")  # noqa: SIM115
     except OSError as error:
@@ -152,10 +158,20 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str]) -> int:
-    """Replace the text between each ``<!-- MARKER -->`` and ``<!-- end -->`` of a Markdown file, which begin lines;
-    returns the number of blocks. Nothing else changes; a block has the line ends of its marker. ``marker`` is a regular
-    expression, its groups with names; ``block`` makes the new text, which ends with a newline, from a match. Raises
-    ValueError: the file cannot be read or is not UTF-8, or a block has no end."""
+    """Replace the text between each ``<!-- MARKER -->`` and ``<!-- end -->`` of a Markdown file, which begin lines.
+
+    Nothing else changes; a block has the line ends of its marker.
+
+    Args:
+        marker: a regular expression, its groups with names.
+        block: makes the new text, which ends with a newline, from a match.
+
+    Returns:
+        The number of blocks.
+
+    Raises:
+        ValueError: the file cannot be read or is not UTF-8, or a block has no end.
+    """
     read_lines(path)  # which names a line that is not UTF-8
     old = path.read_bytes().decode("utf-8")
     start, end = rf"(?m)^(?P<start>\ufeff?[ \t]*<!-- {marker} -->\r?\n)", r"^[ \t]*<!-- end -->"

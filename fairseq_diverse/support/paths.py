@@ -19,7 +19,8 @@ def config_names(kind: str) -> list[str]:
 
 
 def config_path(kind: str, name: str) -> Path:
-    """The YAML file at a path, or of a name in ``configs/<kind>/``. Raises ValueError: neither; lists known names."""
+    """The YAML file ``name``: an existing path, or a name in ``configs/<kind>/``. Raises ValueError: neither exists;
+    lists the known names."""
     given = Path(name)
     if given.suffix in (".yaml", ".yml") and given.is_file():
         return given
@@ -35,7 +36,8 @@ def config_path(kind: str, name: str) -> Path:
 
 
 def source_prefix(folder: Path, split: str, source: str, target: str) -> Path:
-    """The prefix of a split's binarized source, in files of either direction as fairseq finds them, else of this."""
+    """The prefix of a split's binarized source, in files of either direction, as fairseq finds them; where there are
+    none, that of this direction."""
     prefixes = [folder / f"{split}.{pair}.{source}" for pair in (f"{source}-{target}", f"{target}-{source}")]
     return next((prefix for prefix in prefixes if Path(f"{prefix}.idx").exists()), prefixes[0])
 

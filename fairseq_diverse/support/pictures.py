@@ -159,7 +159,8 @@ def legend_above(figure: Figure) -> None:
 
 
 def save_figure(figure: Figure, out: Path) -> None:
-    """Write it in the format of the name's ending; warns of characters without a font. UserError: PGF without LaTeX."""
+    """Write it atomically, in the format of the name's ending; warn about characters that no font has. Raises
+    UserError: PGF without LaTeX."""
     with atomic_write(out, "wb") as file:
         _draw(figure, file, out.suffix[1:], str(out))
 

@@ -32,8 +32,10 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Raise ``Stopped`` in the block on SIGTERM and SIGHUP, so that it cleans up as on Ctrl-C. Signals that are ignored
-    (by ``nohup``) or have a handler are not changed. Forked processes die of the signals."""
+    """Raise ``Stopped`` in the block on SIGTERM and SIGHUP, so that it cleans up as on Ctrl-C.
+
+    Signals that are ignored (by ``nohup``) or have a handler are not changed. Forked processes die of the signals.
+    """
     process = os.getpid()
     in_main_thread = threading.current_thread() is threading.main_thread()
     taken = [number for number in STOPS if in_main_thread and signal.getsignal(number) == signal.SIG_DFL]
@@ -91,7 +93,8 @@ def alive(process: int) -> bool:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Ask Linux to kill this child process when its ``parent`` (None: multiprocessing's) dies; end if it has died."""
+    """In a child process: ask Linux to kill it when its parent dies; end at once if it has died. ``parent``: number of
+    its process; None in one that multiprocessing started."""
     if LIBC is not None:
         LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if parent is None:
@@ -127,9 +130,11 @@ def is_locked(directory: Path) -> bool:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[int]:
-    """Hold a folder's lock; yields its open file. The system releases the lock when every process that has the file
-    open has ended. On a file system without such locks, a file ``lock.owner`` names the process that holds it and its
-    machine; there a lock of a process that died on another machine stays. Raises Busy: another process holds it."""
+    """Hold a folder's lock; yields its open file.
+
+    The system releases the lock when every process that has the file open has ended. On a file system without such
+    locks, a file ``lock.owner`` names the process that holds it and its machine; there a lock of a process that died on
+    another machine stays. Raises Busy: another process holds it."""
     import filelock
 
     directory.mkdir(parents=True, exist_ok=True)

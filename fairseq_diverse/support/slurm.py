@@ -42,9 +42,18 @@ class Command(Resumed):
 
 
 def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[str], folder: Path) -> list[str]:
-    """Queue jobs as one array, ``parallel`` of them at a time; returns their numbers, in the order of the jobs.
-    ``settings``: sbatch's options as ``name=value``, hyphens as underscores; ``folder``: for the jobs' scripts and
-    logs. Raises UserError: submitit or SLURM is absent, or sbatch or an option is refused."""
+    """Queue jobs as one array, ``parallel`` of them at a time.
+
+    Args:
+        settings: sbatch's options as ``name=value``, hyphens as underscores.
+        folder: for the jobs' scripts and logs.
+
+    Returns:
+        The jobs' numbers, in the order of the jobs.
+
+    Raises:
+        UserError: submitit or SLURM is absent, or sbatch or an option is refused.
+    """
     submitit = needed("submitit", f"--slurm needs submitit; install it: {install('slurm')}")
     options: dict[str, Any] = {"time": TIME, "job_name": "fairseq-diverse", "array_parallelism": parallel}
     for setting in settings:

@@ -20,7 +20,8 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2, where no, on and 1:30 are text; dates, 0123 and 0x1 are text, too, as are all keys, none twice."""
+    """YAML 1.2, where no, on and 1:30 are text; dates, 0123 and 0x1 are text, too, as are all keys, each of which comes
+    once."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
@@ -48,9 +49,10 @@ for kind, pattern, first in (
 
 
 def read_yaml(path: Path) -> Any:
-    """The plain values in a YAML file: dictionaries, lists, text, finite numbers, true, false, null. ``${...}`` is
-    refused, since OmegaConf would insert environment variables. Raises ValueError: the file cannot be read, is not
-    valid, or has other values; names the file and the problem."""
+    """The plain values in a YAML file: dictionaries, lists, text, finite numbers, true, false, null.
+
+    ``${...}`` is refused, since OmegaConf would insert environment variables. Raises ValueError: the file cannot be
+    read, is not valid, or has other values; names the file and the problem."""
     text = "\n".join(read_lines(path))
     try:
         content = yaml.load(text, _Loader)
@@ -78,7 +80,7 @@ def parse_value(text: str) -> Any:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise ``UserError`` for text with control characters or with ``${...}``."""
+    """Raise ``ValueError`` for text with control characters or with ``${...}``."""
     if CONTROL.search(text):
         raise UserError(f"{where}{shown(text)}: has a control character or half of a surrogate pair")
     if "${" in text:
@@ -119,7 +121,8 @@ NAMES = {
 
 
 def typed(content: Any, kind: type[T], where: str) -> T:
-    """Plain values as a ``kind``, without keys it does not know. Raises ValueError: names ``where``, key and value."""
+    """The plain values as a ``kind``; keys that it does not know are left out. Raises ValueError: the values are
+    others; names ``where``, the key and the value."""
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
@@ -138,7 +141,8 @@ def typed(content: Any, kind: type[T], where: str) -> T:
 
 
 def _place(content: Any, kind: Any, path: str, error: str) -> tuple[list[str], Any]:
-    """The keys to what is wrong, and its value. A dictionary's key is that with which alone the error is the same."""
+    """The keys to what is wrong, and its value. msgspec names no keys of dictionaries: a key is the one with which
+    alone the error is the same."""
     keys: list[str] = []
     value = content
     for step in STEP.finditer(path):

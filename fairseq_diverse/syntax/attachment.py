@@ -15,14 +15,16 @@ def kept_trees(data: Path, split: str, source: str, target: str) -> Path:
 
 
 def attachments(sentence: Dependencies) -> set[str]:
-    """What prepositional phrases of the sentence belong to: ``noun``, ``predicate`` (verb or adjective), both, nothing.
+    """What the sentence's prepositional phrases belong to: ``noun``, ``predicate`` (a verb or an adjective), both, or
+    nothing.
 
     In Universal Dependencies the noun of such a phrase has a preposition as ``case``; it is the ``nmod`` of a noun or
     the ``obl`` of a predicate. With spaCy's labels the preposition is the ``prep`` of either. A phrase that is the
     predicate itself ("is in the garden") belongs to nothing.
 
     Trees of a parser without universal parts of speech (``_``) need the relations of Universal Dependencies: there a
-    ``case`` is a preposition unless it marks a possessor ("the dog's")."""
+    ``case`` is a preposition unless it marks a possessor ("the dog's").
+    """
     assert sentence.heads is not None
     found = set()
     for word, (tag, relation) in enumerate(zip(sentence.tags, sentence.relations, strict=True)):
@@ -37,6 +39,8 @@ def attachments(sentence: Dependencies) -> set[str]:
 
 def subordinate(sentence: Dependencies) -> bool:
     """Whether the sentence has a clause with a finite verb of its own inside another one: a complement, an adverbial or
-    a relative clause. German puts the verb of such a clause last. Relations do not say whether a verb is finite. In the
-    embedded corpus it is: its infinitives are ``xcomp``."""
+    a relative clause. German puts the verb of such a clause last.
+
+    Relations do not say whether a verb is finite. In the embedded corpus it is: its infinitives are ``xcomp``.
+    """
     return not set(SUBORDINATE).isdisjoint(sentence.relations)

@@ -41,7 +41,8 @@ def compare(gold: Tree, parsed: Tree) -> Brackets:
     words of the tags ``PUNCTUATION``; a bracket without another word does not count, ADVP and PRT are the same, and of
     equal brackets each has its own partner. Unlike in evalb, the gold tags alone decide what is punctuation: evalb
     compares both trees' own, and mends a difference. Raises ``ValueError``: the trees have different words, except for
-    escapes of the Penn Treebank."""
+    escapes of the Penn Treebank.
+    """
     ours, theirs = ([*map(comparable, tree.leaves())] for tree in (gold, parsed))
     if ours != theirs:
         one, other = next(pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1])

@@ -18,7 +18,8 @@ def versions(parser: str, model: str) -> dict[str, str]:
 
 
 def named_makers(given: str, text: str) -> dict[str, str]:
-    """The parsers in a list of NAME (for all kinds) and KIND=NAME, by kind. Raises ``ValueError``: one is none."""
+    """The parsers that a list of NAME and KIND=NAME names, by kind of tree; NAME is for all kinds. Raises
+    ``ValueError``: a kind or a name that is none."""
     found: dict[str, str] = {}
     for part in text.split(","):
         kind, _, name = part.rpartition("=")
@@ -30,7 +31,9 @@ def named_makers(given: str, text: str) -> dict[str, str]:
 
 def recorded_makers(path: Path) -> dict[str, str]:
     """By kind of the trees that a ``.syntax.json`` describes, the parser that made them; empty where none is recorded.
-    Of sets that earlier versions wrote, ``preprocess.json`` has the parsers."""
+
+    Of sets that earlier versions wrote, ``preprocess.json`` has the parsers.
+    """
     record = _read_object(path)
     made = record.get("parsers", _read_object(path.with_name("preprocess.json")).get("parsers"))
     kinds = record.get("kinds")

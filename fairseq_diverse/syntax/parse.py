@@ -208,8 +208,11 @@ def _take_over(parts: Path, job: Job) -> None:
 
 
 class Parsing:
-    """Parses lines in a process of its own, which loads the parser when the first lines come. ``gpus``: names for
-    ``CUDA_VISIBLE_DEVICES`` of the processes that are to start; "" for a CPU."""
+    """Parses lines in a process of its own, which loads the parser when the first lines come.
+
+    Args:
+        gpus: names for ``CUDA_VISIBLE_DEVICES`` of the processes that are to start; "" for a CPU.
+    """
 
     parser: parsers.Parser | None = None
 

@@ -33,9 +33,11 @@ SUBBATCH_TOKENS = 500  # of benepar: larger ones are slower on a CPU and need gi
 
 
 class Parser(Protocol):
-    """A loaded parser; words are never split or joined. Those below take a model (the name of an installed one, or a
-    folder), the flag or file ``given`` that named it, for errors, and raise ``UserError`` where parser, model or GPU is
-    missing, damaged, or would run code of the model."""
+    """A loaded parser; words are never split or joined.
+
+    Those below take a model (the name of an installed one, or a folder), the flag or file ``given`` that named it, for
+    errors, and raise ``UserError`` where parser, model or GPU is missing, damaged, or would run code of the model.
+    """
 
     path: str  # where it was loaded from
 
@@ -85,7 +87,8 @@ def _row(number: int, word: str, universal: str | None, tag: str | None, head: i
 
 
 class Stanza:
-    """Dependencies or constituents (``kind``) by a package of stanza, or by a folder with its resources.json."""
+    """Dependencies or constituents (``kind``) by a package in stanza's own folder, such as default, or by a folder with
+    stanza's resources.json."""
 
     def __init__(self, model: str, language: str, given: str, kind: str, gpu: bool = False) -> None:
         _refuse_code_of_transformers()
@@ -164,7 +167,8 @@ def load_parser(kind: str, name: str, model: str, language: str, given: str = "-
 
 
 def parser_of(kind: str, model: str | None) -> str:
-    """The parser of a model: stanza where the folder has resources.json, pcfg of a file, else the kind's usual one."""
+    """The parser of a model: stanza where the folder has stanza's resources.json, pcfg where it is a file, else the
+    kind's usual one."""
     if kind == "constituency" and model and Path(model).is_file():
         return "pcfg"
     return "stanza" if model and (Path(model) / "resources.json").is_file() else KINDS[kind]
@@ -176,7 +180,8 @@ def located(model: str) -> str:
 
 
 def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, str]]:
-    """The parsers in a record by kind: parser, model, language. Raises ``UserError``: damaged, or a relative folder."""
+    """The parsers in a record, by kind: parser, model, language. Raises ``UserError``: the record is damaged, or has a
+    relative folder."""
     found = record.get("parsers", {})
     for kind, how in found.items() if isinstance(found, dict) else [("", found)]:
         keys = ("parser", "model", "language")

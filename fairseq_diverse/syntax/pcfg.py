@@ -30,8 +30,10 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Grammar(msgspec.Struct, forbid_unknown_fields=True):
-    """A grammar's file, JSON: how often each rule of the binarised trees occurs. Tags begin with ``TAG``. Chains of
-    phrases are one symbol (``S+VP``), so only tags are alone below a phrase."""
+    """A grammar's file, JSON: how often each rule of the binarised trees occurs.
+
+    Tags begin with ``TAG``. Chains of phrases are one symbol (``S+VP``), so only tags are alone below a phrase.
+    """
 
     roots: Annotated[dict[str, Count], msgspec.Meta(min_length=1)]
     binary: list[tuple[str, str, str, Count]]
@@ -40,7 +42,8 @@ class Grammar(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def grammar_of(trees: Iterable[Tree]) -> Grammar:
-    """The counts of trees, which are changed. Raises ``ValueError``: a word has a sister, or a parent hundreds."""
+    """The counts of trees, which are changed. Raises ``ValueError``: a word has a sister, or hundreds of phrases have
+    one parent; names the tree by its number."""
     roots, rules, words = Counter[str](), Counter[tuple[str, ...]](), dict[str, Counter[str]]()
     for number, tree in enumerate(trees, 1):
         while tree.label() in ROOTS and len(tree) == 1 and not isinstance(tree[0], str):
@@ -67,7 +70,8 @@ def grammar_of(trees: Iterable[Tree]) -> Grammar:
 
 
 def train(path: Path) -> tuple[Grammar, int]:
-    """The grammar of a file of bracketed trees, and how many are usable. Raises ``UserError``: none; ``grammar_of``."""
+    """The grammar of a file of bracketed trees, and the number of its usable trees. Raises ``UserError``: no tree is
+    usable, or see ``grammar_of``."""
     trees = [tree for tree in read_brackets(path) if tree is not None]
     if not trees:
         raise UserError(f"{path}: no usable tree; bracketed trees are needed, such as (S (NP (PRP I)) (VP (VBP run)))")
@@ -88,13 +92,15 @@ class Pcfg:
 
         tree = argmax  P(root) prod over rules P(A -> B C) prod over words P(word | tag)
 
-    P(word | tag) is the relative frequency. Of a word seen at most ``RARE`` times, up to a factor of all trees,
+    P(word | tag) is the relative frequency. For a word that is seen at most ``RARE`` times it is, up to a factor that
+    all trees of the sentence share,
 
         P(tag | word) / P(tag),   P(tag | word) = (times with this tag + P(tag | signature)) / (times + 1)
 
     where P(tag | signature) counts each word of the lexicon once, and one more with the tags of all words. CKY keeps
     in every cell the labels A with log(P(A) P(words | A)) within ``BEAM`` of the best; a sentence for which that leaves
-    no tree is parsed without a beam."""
+    no tree is parsed without a beam.
+    """
 
     def __init__(self, model: str) -> None:
         self.path = model

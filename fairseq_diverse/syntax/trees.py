@@ -41,7 +41,10 @@ class Dependencies(NamedTuple):
 
 def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Dependencies]:
     """The sentences of a CoNLL-U file, or of its lines; multiword tokens become ``ranges``, empty nodes are skipped.
-    Raises ``ValueError``: a line is not CoNLL-U; names file and line."""
+
+    Raises:
+        ValueError: a line is not CoNLL-U; names file and line.
+    """
     rows, ranges, inside = list[list[str]](), list[tuple[int, int, str]](), False
     for number, line in enumerate(itertools.chain(iterate_lines(path) if lines is None else lines, [""]), 1):
         if not line.strip():
@@ -71,7 +74,8 @@ def fitted(sentence: Dependencies, words: Sequence[str]) -> Dependencies | None:
     A multiword token, such as the German "im" of "in dem", may be one word of the text. Of its members, the first of
     those nearest to the root stands for it: head, tag and relation are those of this member, and words whose head is a
     member get it as their head. This gives a tree, since no word has a head farther from the root. A word with spaces
-    ("20 000") is several words of the text, of which the first stands for it and is the head of the others."""
+    ("20 000") is several words of the text, of which the first stands for it and is the head of the others.
+    """
     if (units := _units(sentence, [*map(comparable, words)])) is None:
         return None
     place = {word: first for first, members, _ in units for word in members}  # in the text
@@ -135,7 +139,11 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator[Tr
 
     Empty elements (``(-NONE- *)``) are left out. None stands for an empty line (in a file with trees on several lines
     it is only a space between trees), several roots, brackets without a word, which some parsers write on failure, or
-    more than ``DEEPEST`` levels. Raises ``ValueError``: brackets are not closed, or there is no NLTK."""
+    more than ``DEEPEST`` levels.
+
+    Raises:
+        ValueError: a tree's brackets are not closed, or NLTK is not installed; names the file.
+    """
     nltk = needed("nltk", f"{path}: nltk reads brackets; install it: {install('syntax')}")
     several = lines is None and any(several for *_, several in _bracketed(iterate_lines(path)))
     for number, text, _ in _bracketed(iterate_lines(path) if lines is None else lines):
@@ -159,8 +167,10 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator[Tr
 
 
 def _bracketed(lines: Iterable[str]) -> Iterator[tuple[int, str, bool]]:
-    """The number of the first line, the text and whether it is a tree on several lines, for each line and such tree. A
-    tree that a line does not close goes on in the next lines, unless one is empty."""
+    """The number of the first line, the text and whether it is a tree on several lines, for each line and such tree.
+
+    A tree that a line does not close goes on in the next lines, unless one is empty.
+    """
     first, kept, missing = 0, list[str](), 0
     for number, line in enumerate(lines, 1):
         if kept and not line.strip():
@@ -195,9 +205,14 @@ def local_phrases(tree: Tree) -> Phrases:
     """The local phrase and the layer of every word.
 
     The local phrase is the span of the word's lowest ancestor that has more than one word; in a tree of one word it is
-    the word. The layer is the number of phrases above the word. A preterminal, whose only child is a word, is none.
+    the word. The layer is the number of phrases above the word. A preterminal (a node whose only child is a word) is
+    not a phrase.
 
-    Source: Zhang et al. (2021), section 4.1.2, rule 1. Returns start, end (exclusive) and layer of each word."""
+    Source: Zhang et al. (2021), section 4.1.2, rule 1.
+
+    Returns:
+        start, end, layer: one int per word, spans as [start, end).
+    """
     rows: list[tuple[int, int, int]] = []
 
     def visit(node: Tree | str, depth: int, phrase: tuple[int, int] | None) -> None:

@@ -95,7 +95,8 @@ class LogicalInference(ClassificationTask):
     operators; ``testN`` and ``trainN``: one file.
 
     Source: Li et al. (2021), section 4.3. Raises ``UserError``: a file is missing or wrong, a setting is out of range,
-    or there are fewer than 17 training pairs."""
+    or there are fewer than 17 training pairs.
+    """
 
     classes = len(RELATIONS)
     sequences = 2  # of an example
@@ -148,7 +149,8 @@ class SentenceProbing(ClassificationTask):
     the Penn Treebank) are detokenized, then tokenized and segmented like the data of that model.
 
     Source: Li et al. (2021), section 4.2. Raises ``UserError``: the file of the task is missing or wrong, or only one
-    of the two flags for a checkpoint is given."""
+    of the two flags for a checkpoint is given.
+    """
 
     sequences = 1  # of an example
 
@@ -179,7 +181,8 @@ class SentenceProbing(ClassificationTask):
         return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0]
 
     def build_criterion(self, cfg: Any) -> Any:
-        """As in fairseq. Raises ``UserError``: not for classification, or it regularizes an untrained encoder."""
+        """As in fairseq. Raises ``UserError``: the criterion is not for classification, or regularizes an encoder that
+        is not trained."""
         if self.cfg.from_checkpoint and cfg._name == "classification_with_disagreement":
             raise UserError("--from-checkpoint: the encoder is not trained; use --criterion classification")
         return super().build_criterion(cfg)
@@ -208,7 +211,8 @@ class Rationales(ClassificationTask):
 
     The word [sep] of a query, between the answers of CoS-E, is </s>, too, as ERASER's reader of CoS-E has it. Each word
     of the files is segmented by itself, so that its first subword is known. Raises ``UserError``: the data are not
-    prepared, or as ``read_eraser``."""
+    prepared, or as ``read_eraser``.
+    """
 
     sequences = 1  # of an example
     mark, suited = "reads_words", "diverse_rationales, wang2021_evolving_rationales or diverse_bert_rationales"

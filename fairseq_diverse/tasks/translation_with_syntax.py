@@ -22,9 +22,11 @@ from fairseq_diverse.support.paths import source_prefix
 
 @register_task("translation_with_syntax", dataclass=TranslationConfig)
 class TranslationWithSyntax(TranslationTask):
-    """fairseq's ``translation``, plus the trees of ``fairseq-diverse binarize-syntax`` for models that need them. For
-    other models the trees are not read and may be missing. With --enliven, training and validation log
-    ``redundant_<layer>``, the share of redundant (sentence, head) pairs."""
+    """fairseq's ``translation``, plus the trees of ``fairseq-diverse binarize-syntax`` for models that need them.
+
+    For other models the trees are not read and may be missing. With --enliven, training and validation log
+    ``redundant_<layer>``, the share of redundant (sentence, head) pairs.
+    """
 
     def __init__(self, cfg: TranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)

@@ -39,7 +39,10 @@ def placed(flags: Flags) -> list[str]:
 
 
 def examples(name: str) -> list[Flags]:
-    """What a mechanism is checked with: its ``examples``, every ``kind``, or the defaults; "{on}" is the component."""
+    """The settings with which a mechanism is checked; "{on}" is the component.
+
+    They are the ``examples`` of its class, else every choice of ``kind``, else the defaults.
+    """
     cls: Any = MECHANISMS[name]
     if cls.examples:
         return [dict(flags) for flags in cls.examples]
@@ -121,7 +124,11 @@ def _attributes() -> set[str]:
 
 
 def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", seed: int = 1) -> Any:
-    """A tiny model of an architecture, with ``flags``. Raises ``UserError``: a flag is unknown."""
+    """A tiny model of an architecture, with ``flags``.
+
+    Raises:
+        UserError: a flag is unknown.
+    """
     torch.manual_seed(seed)
     args = Namespace(**{**TINY, "arch": arch, **(flags or {})})
     if unknown := set(flags or ()) - settings_attributes() - _attributes():

@@ -213,7 +213,8 @@ POSITIONS = dict.fromkeys(("max_source_positions", "max_target_positions", "max_
 
 
 def called_twice(flags: Flags) -> None:
-    """In evaluation, a second call has the same outputs; calls and decoding store nothing; long sentences work."""
+    """In evaluation, a second call has the same outputs; mechanisms store nothing on themselves, nor in decoding; long
+    sentences work."""
     model = trained_model({**flags, **POSITIONS}).eval()
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
     before = {name: _held(module) for name, module in modules.items()}
@@ -320,7 +321,11 @@ def routes_agree(flags: Flags) -> None:
 
 
 def one_graph(flags: Flags, evaluation: bool = True) -> None:
-    """torch.compile makes one graph for all lengths, with the same results; ``evaluation``: also in that mode."""
+    """torch.compile traces the attention as one graph for all lengths, with the same outputs and gradients.
+
+    Args:
+        evaluation: also trace it in evaluation mode.
+    """
     component = where_placed(flags)
     attention = attention_at(trained_model(flags), component)
     traced: list[Any] = []
@@ -366,8 +371,10 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
 
 
 def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: bool = False) -> None:
-    """In bfloat16 or float16, outputs and gradients are finite, also for an all-padding sentence and in decoding. Plain
-    fairseq gives NaN for such a sentence, forward and backward."""
+    """In bfloat16 or float16, outputs and gradients are finite, also for an all-padding sentence and in decoding.
+
+    Plain fairseq gives NaN for such a sentence, forward and backward.
+    """
     model = trained_model(flags).to(dtype)
     pads = torch.zeros(3, 5, dtype=torch.bool)
     pads[1] = True
@@ -412,7 +419,8 @@ UPDATES = 4  # in which every parameter has a gradient
 
 
 def learns(flags: Flags) -> None:
-    """Every parameter of a mechanism has a gradient in one of the first updates; none is in a plain list."""
+    """From the initial values, every parameter of a mechanism has a gradient in one of the first updates; none is in a
+    plain list."""
     model = build_model(flags)
     modules = [module for module in model.modules() if isinstance(module, Mechanism)]
     for module in modules:
@@ -615,7 +623,8 @@ def finished_sentences_leave(flags: Flags) -> None:
 
 
 def with_others(name: str, component: str, others: Iterable[str] | None = None) -> None:
-    """With each other mechanism that it does not refuse, on one attention, training and decoding work, and both act."""
+    """On one attention with each other mechanism that it does not refuse, training and decoding work, and both
+    mechanisms have an effect."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
     own = at(examples(name)[0], component)
     for other in (other for other in others if component in MECHANISMS[other].components):

@@ -31,8 +31,11 @@ def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed:
     """Write ``{train,valid,test}.{en,de,en.conllu,en.ptb}``: in each split, the same sentences in the same order.
 
     No source sentence of valid or test occurs in another split. With the same seed, a larger training split does not
-    change valid and test, and begins with the sentences of a smaller one. Sizes and seed are in ``toy.json``. Raises
-    ``ValueError``: a size below 1, a negative seed, or ``out`` is a file or has such files but no ``toy.json``."""
+    change valid and test, and begins with the sentences of a smaller one. Sizes and seed are in ``toy.json``.
+
+    Raises:
+        ValueError: a size below 1, a negative seed, or ``out`` is a file or has such files but no ``toy.json``.
+    """
     sizes = {"valid": valid, "test": test, "train": train}
     for flag, size in {"sentences": train, "valid": valid, "test": test}.items():
         if size < 1:
@@ -71,7 +74,9 @@ def word_by_word(sources: Iterable[str], pairs: Sequence[tuple[str, str]]) -> li
 
     The probabilities t(target word | source word) are those of IBM model 1 (Brown et al. 1993, with the empty source
     word), estimated on ``pairs`` of training sentences. Unlike in the paper, only t decides the translation. The first
-    word of a sentence is lower-cased, on both sides. Unknown words are copied. The output is spelled like text."""
+    word of a sentence is lower-cased, on both sides. Unknown words are copied. The output has a capital first letter
+    and no space before punctuation.
+    """
     lexicon = translation_table([split(source) for source, _ in pairs], [split(target) for _, target in pairs])
     return [join([lexicon.get(word, word) for word in split(source)]) for source in sources]
 

@@ -47,7 +47,8 @@ class Derivation:
 
     ``depth``: number of levels of clauses and phrases that may be embedded. ``barred``: kinds of tools of a verb before
     the noun; the noun gets no "with" phrase with such a tool. ``it``: the antecedent of an "it". ``subject``: the
-    phrase comes before the verb. ``closed``: it has no relative clause."""
+    phrase comes before the verb. ``closed``: it has no relative clause.
+    """
 
     def __init__(self, seed: int | str):
         self.random = random.Random(seed).random

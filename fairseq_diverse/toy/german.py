@@ -149,8 +149,10 @@ def genitive(item: ast.NounPhrase) -> list[str]:
 
 
 def prepositional(item: ast.Prepositional) -> list[str]:
-    """A preposition and the "it" of a thing merge into one word (darauf). Some prepositions merge with the definite
-    article (im), unless a relative clause follows."""
+    """A preposition and the "it" of a thing merge into one word (darauf).
+
+    Some prepositions merge with the definite article (im), unless a relative clause follows.
+    """
     words = item.translation.split()
     if item.case == "gen":
         return words + genitive(item.phrase)
@@ -280,8 +282,10 @@ def verbs(c: ast.Clause) -> tuple[str, list[str]]:
 
 
 def middle(c: ast.Clause, controller: ast.Argument | None = None) -> list[str]:
-    """Between subject and right bracket: pronouns, time, dative, accusative, nicht, manner, means, place, predicate. An
-    indefinite accusative or predicate noun is negated by kein instead of nicht."""
+    """Between subject and right bracket: pronouns, time, dative, accusative, nicht, manner, means, place, predicate.
+
+    An indefinite accusative or predicate noun is negated by kein instead of nicht.
+    """
     pronouns: dict[str, list[str]] = {"nom": [], "acc": [], "dat": []}
     nouns: dict[str, list[str]] = {"dat": [], "acc": [], "nom": []}
     governed: list[str] = []

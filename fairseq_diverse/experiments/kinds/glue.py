@@ -30,7 +30,8 @@ UNTESTED = {
 
 
 class DevSet(msgspec.Struct):
-    """Metrics times 100, those of always the most frequent label (``majority``), answers of a T5 that are no label."""
+    """Metrics are times 100; ``majority`` are those of always predicting the most frequent label; ``no_label`` is how
+    many answers of a model that writes text are none, and count as wrong."""
 
     examples: int
     metrics: dict[str, float]
@@ -260,7 +261,8 @@ def _figures(task: str) -> list[tuple[str, str]]:
 
 
 def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
-    """The names of the rows' systems: the grid's row where each grid has one point a task, as --best leaves."""
+    """What the system of each row is called in all tasks: where there is one point of each grid for a task, as --best
+    leaves, the grid's row."""
     one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)
     return {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
 

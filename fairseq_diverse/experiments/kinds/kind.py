@@ -72,7 +72,8 @@ class Kind:
         return None
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
-        """Raise ``ValueError`` where a row cannot run on its data; ``first``: those of the row that pre-trains it."""
+        """Raise ``ValueError`` where a row cannot be run on its data; ``first`` are those of the row that it is
+        pre-trained by, where both are prepared."""
 
     # its steps
 
@@ -108,7 +109,8 @@ class Kind:
     # its results
 
     def settings(self, row: Row) -> dict[str, Any]:
-        """What decides a row's results besides data and code: rows with equal settings are the same. No folders."""
+        """What decides a row's results besides data and code, as its summaries have it: two rows with equal settings
+        are the same. Files are named without their folders."""
         train = {"task": DEFAULT_TASK, **row.train}
         train.pop("num-workers", None)
         pretrained = {"pretrained": row.first.key("")} if row.first else {}
@@ -123,7 +125,8 @@ class Kind:
         return summary
 
     def is_complete(self, run: Run, summary: Summary, tried: bool = False) -> bool:
-        """Whether a summary has all that the row wants; of ``tried`` metrics, those that could not be computed, too."""
+        """Whether a summary has all that the run's row wants measured. ``tried``: metrics that could not be computed
+        where it was trained do not count as lacking."""
         return True
 
     def outcome(self, row: Row, summary: Summary) -> str:

@@ -83,7 +83,8 @@ AnyLine = TypeVar("AnyLine", bound=Line)
 
 
 class Column(NamedTuple, Generic[AnyLine]):
-    """A heading and its cells, of rows without a finished run only if ``unfinished``; ``details`` are often hidden."""
+    """A heading and the cells below it; rows without a finished run have some only where ``unfinished`` is true. One
+    of ``details`` is shown only where all are."""
 
     heading: str
     cell: Callable[[AnyLine], str]
@@ -112,7 +113,8 @@ class TaskTable(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Lines of rows, ``hidden`` rows tested with them, the runs of all, and differences by measure and row."""
+    """Lines of rows, the ``hidden`` rows of their table that are tested with them, the runs of all, and the differences
+    of all by measure and row."""
 
     lines: Sequence[Line]
     hidden: Sequence[Row]

@@ -160,9 +160,12 @@ class Translation(Kind):
 
     def summarize(self, run: Run, state: State) -> Summary:
         """Translations are also written to ``test.hyp``. Scores are detokenized, against the raw reference, and cased
-        unless the data's target is lower-cased. ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds
-        for each sentence the lengths of hypothesis and reference and the n-grams that match, n = 1 to 4. ``chosen``,
-        where the run chose its length penalty, holds it and BLEU on the validation split by length penalty."""
+        unless the data's target is lower-cased.
+
+        ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds for each sentence the lengths of hypothesis
+        and reference and the n-grams that match, n = 1 to 4. ``chosen``, where the run chose its length penalty, holds
+        it and BLEU on the validation split by length penalty.
+        """
         first = next(iter(run.data.tests)) if run.row.split == "test" else run.row.split
         chosen = chosen_penalty(run.row, state)
         named = {"test": first} if first != "test" else {}
@@ -228,7 +231,8 @@ class Translation(Kind):
         )
 
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
-        """Means over seeds that all have ``metrics``; ``missing`` ones by name, reason, seed; BLEU's ``signature``."""
+        """``metrics`` of the row's table, means over seeds that all have them; ``missing`` ones by name, with the seeds
+        of each reason; BLEU's ``signature``."""
         missing: dict[str, dict[str, list[int]]] = {}
         for run in runs:
             for name, why in run.get("missing", {}).items():
@@ -296,7 +300,8 @@ def _penalty_steps(row: Row) -> dict[str, str]:
 
 
 def chosen_penalty(row: Row, state: State) -> dict[str, Any] | None:
-    """The (first) length penalty with the highest validation BLEU, and BLEU by penalty; None before all were tried."""
+    """The length penalty with the highest BLEU on the validation split, of equal ones the first, and each one's BLEU;
+    None before all were tried, or where the row gives one."""
     steps = _penalty_steps(row)
     if not steps or not set(steps.values()) <= set(state):
         return None
@@ -337,7 +342,8 @@ def _scored(run: Run, test: str = "") -> Summary:
 
 
 def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
-    """A summary, or its part of a further test set, with the metrics that it lacks, or why they are ``missing``."""
+    """The summary, or its part of a further test set, with the metrics that the run's row wants and it lacks, or in
+    ``missing`` the reasons why they cannot be computed here."""
     wanted = [name for name in run.row.metrics if name not in summary["metrics"]]
     if not wanted:
         return summary

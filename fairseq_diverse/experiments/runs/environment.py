@@ -61,7 +61,8 @@ def gpus_of_a_job(jobs: int) -> int:
 
 
 def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
-    """``CUDA_VISIBLE_DEVICES`` of each job: equal shares of several GPUs, or one in turn where jobs are more."""
+    """``CUDA_VISIBLE_DEVICES`` of each job: equal shares of the GPUs, or one in turn where jobs are more; empty where
+    there are not several GPUs."""
     import torch
 
     if (count := torch.cuda.device_count()) < 2:
@@ -74,6 +75,7 @@ def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
 
 
 def gpu_variables(gpus: Sequence[str], job: int, batch: int) -> dict[str, str]:
-    """The variable of a run with the GPUs of one job (`gpus_of_jobs`), as many as its batch is for (0: all)."""
+    """The variable of a run that may use the GPUs of one job (`gpus_of_jobs`): as many as its batch is for, 0 for all;
+    empty where there are not several GPUs."""
     names = gpus[job % len(gpus)].split(",")[: batch or None] if gpus else []
     return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}

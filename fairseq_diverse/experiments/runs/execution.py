@@ -51,10 +51,16 @@ class Progress:
 
 
 def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
-    """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written. Their
-    programs get the ``environment`` besides the inherited variables. Raises RunFailed: a step's program failed, or
-    code, files or data were changed meanwhile (`InputChanged`): nothing is kept of a step that may have read others
-    than those that the run's folder is named by. Raises Busy: another process holds this run."""
+    """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written.
+
+    Args:
+        environment: variables that the steps' programs get besides the inherited ones.
+
+    Raises:
+        RunFailed: a step's program failed, or code, files or data were changed meanwhile (`InputChanged`): nothing is
+            kept of a step that may have read others than those that the run's folder is named by.
+        Busy: another process holds this run.
+    """
     with locked(run.directory) as lock:
         if is_finished(run):
             return
@@ -176,9 +182,11 @@ def _spawn(
 
 def repair_last_checkpoint(folder: Path) -> int:
     """Make ``checkpoint_last.pt`` a whole file, from the newest other checkpoint if need be; returns its update count.
+
     fairseq writes ``checkpoint_<epoch>_<updates>.pt`` whole or not at all, but copies it to ``checkpoint_last.pt`` in
     place: training that is killed meanwhile leaves half of one. Training of which the last checkpoint is complete but
-    that was killed before it ended would take one update too many if it were started again, hence the count."""
+    that was killed before it ended would take one update too many if it were started again, hence the count.
+    """
     from fairseq_diverse.checkpoints.loading import load_checkpoint
 
     last = folder / "checkpoint_last.pt"

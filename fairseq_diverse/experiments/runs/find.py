@@ -22,7 +22,8 @@ UNPREPARED = "unprepared"  # in place of a key, which needs the data
 
 
 def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet:
-    """The data set of a name or path. Raises ValueError: not prepared (unless ``dry``), or unknown; says what to do."""
+    """The data set that a name or a path means. Raises ValueError: it is not prepared (unless ``dry``), or unknown;
+    says what to do."""
     folders = [(root or runs_dir()) / "data" / name, Path(name).resolve()]
     for path in folders:
         if (path / FILE).is_file():
@@ -79,8 +80,12 @@ def find_runs(
     rows: Sequence[Row], seeds: Sequence[int], dry: bool = False, root: Path | None = None, cpu: bool | None = None
 ) -> list[Run]:
     """The runs of rows and seeds, row by row; an equal earlier run's directory is used, whatever its row was called.
-    ``dry`` accepts data sets that are known but not prepared; ``root`` is the folder of runs (default: ``runs_dir()``);
-    ``cpu``: without a GPU, by default where torch, which takes a second to import, finds none."""
+
+    Args:
+        dry: accept data sets that are known but not prepared.
+        root: the folder of runs (default: ``runs_dir()``).
+        cpu: run without a GPU; by default where torch, which takes a second to import, finds none.
+    """
     root = root or runs_dir()
     every = [*rows, *(row.first for row in rows if row.first)]
     by_name = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}
@@ -162,9 +167,14 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
     ``CONSTITUENCY_MODEL``. For rows whose parser is another one of ``parse``, such as pcfg with the grammar
     ``PCFG_MODEL``, a copy of the data has the trees.
 
-    ``runs``: found with ``dry``; ``flags``: of ``fairseq-diverse prepare``; ``again``: also prepare GLUE's tasks that
-    are there, which says if they have other subwords. Raises ValueError: something that no command prepares is
-    missing."""
+    Args:
+        runs: found with ``dry``.
+        flags: of ``fairseq-diverse prepare``.
+        again: also prepare GLUE's tasks that are there, which says if they have other subwords.
+
+    Raises:
+        ValueError: something that no command prepares is missing.
+    """
     folders: dict[Path, tuple[Path, dict[str, str]]] = {}  # by folder for trees: of the data, and the row's parsers
     for run in runs:
         refuse_by_hand(run.data)

@@ -19,7 +19,8 @@ OF_TRAINING = {"peak_memory", "parameters", "valid_nll", "gb_free"}
 
 
 def read_state(run: Run) -> dict[str, Any]:
-    """What finished steps measured, and ``starts``, what training started with. Raises ValueError: it is damaged."""
+    """Measurements of the finished steps, by step, and what training was started with (``starts``). Raises ValueError:
+    the file is damaged."""
     path = run.directory / "state.json"
     state = read_json(path) or {}
     needed = {"train": OF_TRAINING, **kind_of(run.row).needed(run.row)}

@@ -74,12 +74,14 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
 
 
 def starts_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Commit, versions and machine of every start that differed; the summary itself where a run has no ``starts``."""
+    """Commit, versions and machine of every start of a run that differed; a run that was not resumed, or is of before
+    these were kept, has one, in the summary itself."""
     return summary.get("starts") or [summary]
 
 
 def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The commits of all starts of the runs, a + behind changed files; of an installed package its version."""
+    """The commits that the runs were made with, of all their starts, a + behind those with changed files; of a package
+    that was installed its version."""
     commits = set()
     for start in (start for summary in summaries for start in starts_of(summary)):
         version = start.get("versions", {}).get("fairseq-diverse")
@@ -89,7 +91,8 @@ def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def machine(start: Mapping[str, Any]) -> str:
-    """A start's machine and its settings of threads, memory and arithmetic, in words: equal for runs with the same."""
+    """The machine that a run was started on and its settings of threads, memory and arithmetic, in words: equal for
+    runs with the same."""
     entries = start.get("machine")
     if not entries:
         return UNKNOWN

@@ -54,7 +54,8 @@ def _possible(rows: Sequence[Row], root: Path | None) -> list[Run]:
 
 
 def with_other_settings(rows: Sequence[Row], root: Path | None = None) -> list[str]:
-    """How many finished runs have the names, data and size of rows but other settings, and each first difference."""
+    """How many finished runs in a folder of runs have the names of rows, their data and size, and other settings, and
+    the first difference of each."""
     texts = []
     for run in _possible(rows, root):
         parent = run.directory.parent
@@ -173,8 +174,8 @@ def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
 
 class Copies:
     """A folder of summaries: runs whose copies are there are finished, others are copied when they are. Raises
-    ValueError: a copy is of a row with other settings or files, or of other data of the same name, or trees, than the
-    runs."""
+    ValueError: a copy is of a row with other settings or files, or any copy there is of other data of the same name, or
+    of other trees, than the runs read."""
 
     def __init__(self, folder: Path, runs: Sequence[Run]) -> None:
         self.folder = folder

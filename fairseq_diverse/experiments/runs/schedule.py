@@ -34,12 +34,18 @@ def run_all(
     ended: Callable[[Run], object] = lambda run: None,
     gpus: Sequence[str] = (),
 ) -> int:
-    """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others. Returns how many
-    runs failed or were left to another process.
+    """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others.
 
     Everything happens in this one thread: each run is a generator that is asked in turn, so Ctrl-C ends all of them.
-    ``ended`` is called with every run that is finished, now or before. ``gpus`` has ``CUDA_VISIBLE_DEVICES`` of each
-    job, where there are several; a run uses at most those that its batch is for."""
+
+    Args:
+        ended: called with every run that is finished, now or before.
+        gpus: ``CUDA_VISIBLE_DEVICES`` of each job, where there are several; a run uses at most those that its batch is
+            for.
+
+    Returns:
+        How many runs failed or were left to another process.
+    """
     waiting, jobs = list(runs), min(jobs, len(runs))
     display = Bars(jobs) if sys.stderr.isatty() else Lines()
     working: dict[int, tuple[Run, Iterator[Progress]]] = {}

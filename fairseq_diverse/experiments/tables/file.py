@@ -84,10 +84,12 @@ def read_file(path: Path, kind: type[T], known: Collection[str]) -> tuple[Flags,
 
 
 def points(content: Flags, table: TableFile, path: Path, fixed: Container[str]) -> dict[str, tuple[str, Flags]]:
-    """The file's row that each row comes from, and its keys, ``baseline`` among them. Without a grid a row comes from
-    itself; with one, the table's or its own, it becomes a row for each combination of the grid's values, named
-    ``row-flag=value-...`` and compared with its baseline at the same values of the flags that the baseline's grid has,
-    too. Grids have no flag that is ``fixed``."""
+    """The file's row that each row comes from, and its keys, ``baseline`` among them.
+
+    Without a grid a row comes from itself; with one, the table's or its own, it becomes a row for each combination of
+    the grid's values, named ``row-flag=value-...`` and compared with its baseline at the same values of the flags that
+    the baseline's grid has, too. Grids have no flag that is ``fixed``.
+    """
     rows = {name: row or {} for name, row in (table.rows or {}).items()}
     grids: dict[str, dict[str, list[Any]]] = {}
     for name, row in rows.items():
@@ -164,7 +166,8 @@ def published_figures(published: Mapping[str, Any], where: str, tests: Sequence[
 
 
 def averaged(average: Any, override: Flags, where: str) -> Flags:
-    """``none`` (empty), ``{last: N, every: UPDATES}`` or ``{best: N, every: UPDATES, by: METRIC}``, keys overridden."""
+    """``none``, ``{last: N, every: UPDATES}`` or ``{best: N, every: UPDATES, by: METRIC}``, overridden key by key; for
+    none, empty."""
     metrics = dict.fromkeys(metric for kind in KINDS.values() for metric in kind.losses)
     forms = f"none, {{last: N, every: UPDATES}}, or {{best: N, every: UPDATES, by: {' or '.join(metrics)}}}"
     average = {} if average in (None, "none") else average
@@ -195,8 +198,11 @@ def length_penalties(generate: Flags, where: str) -> tuple[str, ...]:
 
 
 def in_updates(train: Flags, examples: int | None, gpus: int, where: str) -> Flags:
-    """The flags with ``max-update: 3 epochs`` and ``warmup-updates: 6%`` or ``total-num-update: 100%`` as updates. An
-    epoch has as many as training has batches, of ``gpus`` together where their number is given."""
+    """The flags with ``max-update: 3 epochs`` and ``warmup-updates: 6%`` or ``total-num-update: 100%`` (of
+    max-update) as numbers of updates.
+
+    An epoch has as many updates as training has batches, of ``gpus`` together where their number is given.
+    """
     if epochs := EPOCHS.fullmatch(str(train.get("max-update"))):
         batch, given = [train.get("batch-size"), train.get("update-freq", 1)], f"{where}: max-update: {epochs[0]}"
         if not examples:

@@ -53,11 +53,17 @@ def load_table(
     """Read a table file and resolve its rows: size, then the table's flags, those of the data, the row's and
     ``settings``.
 
-    ``name`` is that of a table in ``configs/tables``, or the path of a YAML file. ``data`` and ``size`` are for every
-    row instead of the file's; of rows that ``data`` makes equal, the first remains. ``settings`` are ``flag=value`` for
-    every row, in place of a grid's values of that flag; ``generate.flag=value`` and ``average.last=N`` reach those
-    sections. ``user_dir`` is a folder of mechanisms instead of the file's ``user-dir``, which is relative to the file.
-    Raises ValueError: names the file and the key that is wrong, and what is known."""
+    Args:
+        name: a table's name in ``configs/tables``, or the path of a YAML file.
+        data: the data set of every row instead of the file's; of rows that it makes equal, the first remains.
+        size: the size of every row instead of the file's.
+        settings: ``flag=value`` for every row, in place of a grid's values of that flag; ``generate.flag=value`` and
+            ``average.last=N`` reach those sections.
+        user_dir: a folder of mechanisms instead of the file's ``user-dir``, which is relative to the file.
+
+    Raises:
+        ValueError: names the file and the key that is wrong, and what is known.
+    """
     path = config_path("tables", name)
     content, table = file.read_file(path, TableFile, file.TABLE_KEYS)
     replaced = file.parse_settings(settings or [])
@@ -159,7 +165,8 @@ def _different(rows: dict[str, Row]) -> dict[str, Row]:
 
 
 def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
-    """Raise ``ValueError`` where settings lack or do not go together; ``given``, ``train``: as the file has them."""
+    """Raise ``ValueError`` where a row lacks a setting, or two do not go together; ``given`` are its keys in the file,
+    ``train`` its flags of training as they were typed."""
     where = f"{path}: row {row.name}"
     for needed in ("arch", "max-update"):
         if needed not in row.train:
