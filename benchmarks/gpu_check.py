@@ -272,10 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = [("training", row, length) for length in args.length for row in rows if "training" in args.measure]
     for what in args.measure:
         if what != "training":
-            its = [
-                row for row in rows if not (what.endswith("generation") and row.terms)
-            ]  # which change training alone
-            work += [(what, row, args.length[0]) for row in its]
+            translated = what.endswith("generation")  # disagreement terms change training alone
+            work += [(what, row, args.length[0]) for row in rows if not (translated and row.terms)]
     name = device_name(args.device)
     slug = re.sub(r"\W+", "-", name.lower()).strip("-")
     usual = {"size": "base", "dtype": "float16", "tokens": TOKENS, "sentences": 32}

@@ -88,7 +88,8 @@ def collate(eager: Any, self: Any, samples: Any, pad_to_length: Any = None) -> A
 def short_enough(
     choose: Any, self: Any, indices: Any, dataset: Any, max_positions: Any = None, *args: Any, **flags: Any
 ) -> Any:
-    """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough."""
+    """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough. Those that are left are
+    put into buckets (--num-batch-buckets)."""
     chosen = choose(self, indices, dataset, max_positions, *args, **flags)
     if not len(chosen):
         none = f"none of the {len(indices)} sentences is within the {max_positions} positions of model and task"

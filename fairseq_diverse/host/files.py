@@ -76,7 +76,7 @@ def pair_sides(
 ) -> None:
     """As ``LanguagePairDataset.__init__``; ``UserError`` if the sides have other numbers of sentences.
 
-    ``num_buckets`` (--num-batch-buckets) is ``bucket_lengths``.
+    ``num_buckets`` (--num-batch-buckets) is for ``in_buckets``.
     """
     if tgt is not None and len(src) != len(tgt):
         raise UserError(f"{len(src):,} source and {len(tgt):,} target sentences: prepare both sides together, again")

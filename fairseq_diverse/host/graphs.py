@@ -113,7 +113,9 @@ class GraphSteps:
     """The captured steps of one model.
 
     A replayed step adds to gradients that stay where they are. What it returns is copied: the next one overwrites it.
-    A batch of a new shape, an empty one and the first ``EAGER`` of each shape run as without --graph-steps.
+    A batch of a new shape, an empty one and the first ``EAGER`` of each shape run as without --graph-steps; so does one
+    that fairseq runs again to find where a number is not finite, and each new shape after ``SHAPES`` or where the
+    memory does not suffice.
     """
 
     def __init__(self, args: Any, graphs: Any = None) -> None:

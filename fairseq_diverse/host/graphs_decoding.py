@@ -43,6 +43,7 @@ class Chain:
         order: (N,), the row of the step before that each row continues.
         state: the incremental state of each model after the last captured step.
         steps: what replays each step.
+        kept: what each step reads besides.
         made: log-probabilities (N, words of the dictionary) and, where the models give them, attention weights (N, S).
     """
 

@@ -24,7 +24,16 @@ KEPT = ("epoch", "train_iterator", "val_loss", "best")  # of extra_state; fairse
 
 
 def to_fairseq(path: str | Path, out: str | Path) -> None:
-    """Write the file for ``fairseq-generate`` without --user-dir. Errors as of ``plain_checkpoint``."""
+    """Write a translation model without mechanisms as a checkpoint of fairseq's own ``transformer``.
+
+    The parameters are the same; settings of this package, names of files that initialized parameters and the
+    optimizer's state are left out. The settings are dictionaries, not ``argparse.Namespace``: plain fairseq loads the
+    file under torch's ``weights_only=True``.
+
+    Raises:
+        UserError: not a checkpoint, not a ``transformer`` for translation, or with something that fairseq's
+            ``transformer`` does not have; says what.
+    """
     try:
         plain = _plain(path, upgraded(str(path), load_checkpoint(path), {}))
     except (MemoryError, UserError):

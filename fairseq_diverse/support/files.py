@@ -119,7 +119,7 @@ def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
     """The lines of a UTF-8 file, split at newlines only, without newline, carriage return and byte order mark. Raises
-    ValueError: the file cannot be read or is not UTF-8; names the file and the line."""
+    UserError: the file cannot be read or is not UTF-8; names the file and the line."""
     try:
         f = open(path, "rb")  # noqa: SIM115
     except OSError as error:

@@ -80,7 +80,7 @@ def parse_value(text: str) -> Any:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise ``ValueError`` for text with control characters or with ``${...}``."""
+    """Raise ``UserError`` for text with control characters or with ``${...}``."""
     if CONTROL.search(text):
         raise UserError(f"{where}{shown(text)}: has a control character or half of a surrogate pair")
     if "${" in text:
