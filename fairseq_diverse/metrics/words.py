@@ -90,7 +90,7 @@ def ter_of_li2022(hypotheses: Lines, references: Lines) -> Result:
     """What Li and Luo (2022) call WER: TER (pyter's), edits with shifts by words of the references, times 100.
 
     Of the tokens, with case, by sacreBLEU; the paper's package pyter sometimes misses the shortest way to the
-    reference. In which unit the paper gives it (2.25 to 58.10) is not known.
+    reference. In which unit the paper gives it (2.25 to 81.56) is not known.
     """
     from sacrebleu.metrics import TER
 
