@@ -162,7 +162,7 @@ def test_parameters_of_the_published_models(version, size, parameters):
 EVERYWHERE = "encoder,decoder,cross"
 SYSTEMS = {
     "plain": {},
-    "1.1": {"t5_version": "1.1", "activation_fn": "gelu_accurate", "head_width": 5},
+    "1.1": {"t5_version": "1.1", "activation_fn": "gelu_accurate", "head_width": 5, "routing": "simple"},
     "evolving": {"evolving_on": EVERYWHERE, "evolving_conv": "0.4"},
     "many": {
         **{f"{name}_on": EVERYWHERE for name in ("qk_norm", "residual_logits", "value_residual")},

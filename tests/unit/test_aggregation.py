@@ -23,7 +23,7 @@ def loop(module, heads, row):
 
     votes = linear("votes", [max(0.0, x) for x in linear("hidden", normal)])
     n = module.capsules
-    d = width // n
+    d = len(weights["votes.bias"]) // heads // n
     read = [[[votes[(h * n + i) * d + k] for k in range(d)] for i in range(n)] for h in range(heads)]
     if module.kind == "simple":
         return simple_routing(read, 3)
@@ -35,13 +35,14 @@ def loop(module, heads, row):
     ("kind", "capsules", "activation"),
     [("simple", 0, "learned"), ("em", 0, "learned"), ("em", 4, "none"), ("em", 4, "learned")],
 )
-def test_equals_the_loop(kind, capsules, activation):
+@pytest.mark.parametrize("head_width", [0, 2], ids=["width / heads", "other width"])  # T5's heads may have another
+def test_equals_the_loop(kind, capsules, activation, head_width):
     torch.manual_seed(0)
     settings = RoutedAggregation.Settings(kind, capsules=capsules, activation=activation)
-    module = RoutedAggregation(settings, AttentionShape.of("encoder", 1, 8, 3)).double()
+    module = RoutedAggregation(settings, AttentionShape.of("encoder", 1, 8, 3, head_width)).double()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    x = torch.randn(2, 8, dtype=torch.float64)
+    x = torch.randn(2, 3 * head_width or 8, dtype=torch.float64)
     expected = torch.tensor([loop(module, 3, row) for row in x.tolist()], dtype=torch.float64)
     torch.testing.assert_close(module.combine(x), expected, rtol=1e-8, atol=1e-8)
 

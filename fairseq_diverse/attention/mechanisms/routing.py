@@ -64,10 +64,10 @@ class RoutedAggregation(Mechanism):
         super().__init__(settings, where)
         width, self.votes_of = where.width, where.heads
         self.kind, self.iterations, self.capsules = settings.kind, settings.iterations, settings.capsules or width
-        self.layer_norm = nn.LayerNorm(width)
-        self.hidden = nn.Linear(width, width)
+        self.layer_norm = nn.LayerNorm(where.out_width)
+        self.hidden = nn.Linear(where.out_width, width)
         self.votes = nn.Linear(width, where.heads * width)
-        nn.init.normal_(self.hidden.weight, std=(2 / width) ** 0.5)
+        nn.init.normal_(self.hidden.weight, std=(2 / where.out_width) ** 0.5)
         nn.init.normal_(self.votes.weight, std=(1 / width) ** 0.5)
         nn.init.zeros_(self.hidden.bias)
         nn.init.zeros_(self.votes.bias)
@@ -77,7 +77,7 @@ class RoutedAggregation(Mechanism):
             self.beta_u = nn.Parameter(torch.zeros(self.capsules))
 
     def combine(self, concatenated: Tensor) -> Tensor:
-        """(..., d) concatenated heads -> (..., d) concatenated capsules."""
+        """(..., H D) concatenated heads -> (..., d) concatenated capsules."""
         votes = self.votes(F.relu(self.hidden(self.layer_norm(concatenated))))
         votes = votes.unflatten(-1, (self.votes_of, self.capsules, -1))
         if self.kind == "mean":
