@@ -1,6 +1,7 @@
 """Relations, biases and gates equal their loop versions; half types and padding stay finite."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -222,9 +223,11 @@ def test_half_types_stay_finite(dtype):
 
 def test_the_phrase_bias_of_an_attention_is_0_outside_the_phrase():
     """Although masked: talking and evolving read these cells."""
-    module = PhraseAttention(Syntax.Settings("phrase", limit=K), AttentionShape.of("encoder", 1, H * D, H))
-    bias, seen = module.penalty(relate(torch.stack(trees(), -1), ("constituency",)))
-    assert bias[seen].max() < 0 and not bias[~seen].any()
+    shape = AttentionShape.of("encoder", 1, H * D, H)
+    for one in (shape, replace(shape, key_width=0)):  # without queries and keys, as of the synthesizer alone
+        module = PhraseAttention(Syntax.Settings("phrase", limit=K), one)
+        bias, seen = module.penalty(relate(torch.stack(trees(), -1), ("constituency",)))
+        assert bias[seen].max() < 0 and not bias[~seen].any()
 
 
 def test_initial_values():

@@ -70,7 +70,7 @@ class PhraseAttention(Syntax):
 
     def __init__(self, settings: Syntax.Settings, where: AttentionShape) -> None:
         super().__init__(settings, where)
-        width, self.limit = where.key_width, settings.limit
+        width, self.limit = where.key_width or where.head_width, settings.limit
         self.embedding = nn.Parameter(torch.empty(2 * self.limit + 1, width))
         self.hidden = nn.Linear(width, width)
         self.out = nn.Parameter(torch.empty(1, width))
