@@ -137,8 +137,11 @@ class StandaloneAttention(StagedBody, nn.Module):
         _check_shape("query_padding_mask", query_padding_mask, (batch, queries))
         each = [(size, queries, keys) for size in (batch, batch * self.num_heads)]
         _check_shape("attn_mask", attn_mask, (queries, keys), *each)
+        _check_shape("trees", trees, (batch, keys, 5))
         padding, bias = _split("key_padding_mask", key_padding_mask)
         padded_queries, _ = _split("query_padding_mask", query_padding_mask)
+        padding = None if padding is None else padding.expand(batch, keys)
+        padded_queries = None if padded_queries is None else padded_queries.expand(batch, queries)
         hidden, added = _split("attn_mask", attn_mask)
         allowed = None if padding is None else ~padding[:, None, None]
         bias = None if bias is None else bias[:, None, None]

@@ -137,6 +137,25 @@ def test_errors_are_one_line(options, message):
     refused(message, StandaloneAttention, **{"embed_dim": C, "num_heads": H, **options})
 
 
+def test_one_padding_mask_for_all_sentences():
+    attention, x, ends = StandaloneAttention(C, H).eval(), torch.randn(B, T, C), torch.arange(T)[None] >= 5
+    for keys, queries in ((ends, None), (None, ends)):
+        one, each = (
+            attention.attend(x, x, x, keys, query_padding_mask=queries, terms=("subspace", "position", "output"))
+            for keys, queries in (
+                (keys, queries),
+                [mask if mask is None else mask.expand(B, T) for mask in (keys, queries)],
+            )
+        )
+        torch.testing.assert_close(one.agreement, each.agreement)
+
+
+def test_trees_of_another_length_are_refused():
+    attention, x = StandaloneAttention(C, H, mechanisms={"syntax": {"kind": "dependency"}}), torch.randn(B, T, C)
+    trees = batch()["source_trees"][:, 1:]
+    refused(r"^trees \(3, 7, 5\): must be \(3, 8, 5\)", attention.attend, x, x, x, trees=trees)
+
+
 def test_masks_that_interacting_heads_cannot_use_are_refused():
     """Not left out: numbers to add, one mask for each head. A mask of 0 and -inf is one of booleans."""
     attention = StandaloneAttention(12, 4, mechanisms={"interacting": {"kind": "sum"}})
