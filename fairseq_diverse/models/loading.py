@@ -52,6 +52,12 @@ def task_of(settings: Mapping[str, Any]) -> Any:
     return settings.get("_name") or settings.get("task")
 
 
+def arguments(settings: Any) -> Namespace:
+    """A copy of a model's settings as arguments; those of an exported file are a dictionary."""
+    values: Any = vars(settings) if isinstance(settings, Namespace) else OmegaConf.to_container(settings)
+    return Namespace(**values)
+
+
 def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:
     """The model of a checkpoint, and its task with the dictionaries of ``data``.
 
@@ -64,9 +70,7 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
     changed |= {"checkpoint_activations": False, "offload_activations": False}  # head outputs have no gradients then
     (model,), cfg, task = load_models([path], data, **changed)
     if type(model) is TransformerModel:
-        plain, of = model, cfg.model  # the settings of an exported file are a dictionary
-        settings: Any = vars(of) if isinstance(of, Namespace) else OmegaConf.to_container(of)
-        model = DiverseTransformerModel.build_model(Namespace(**settings), task)
+        plain, model = model, DiverseTransformerModel.build_model(arguments(cfg.model), task)
         model.load_state_dict(plain.state_dict())
     if not isinstance(model, DiverseTransformerModel):
         raise UserError(f"{path}: a {cfg.model._name} model; give a diverse_transformer or transformer")

@@ -16,6 +16,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.data.trees import PairsWithTrees, SyntaxDataset
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.models.loading import arguments
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import source_prefix
 
@@ -35,7 +36,7 @@ class TranslationWithSyntax(TranslationTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
         if from_checkpoint and type(model) is TransformerModel:  # in an ensemble with a model that needs trees
-            model = DiverseTransformerModel.build_model(Namespace(**vars(cfg)), self)
+            model = DiverseTransformerModel.build_model(arguments(cfg), self)
             if self.cfg.eval_bleu:  # fairseq made it with the model that this one replaces
                 settings = Namespace(**json.loads(self.cfg.eval_bleu_args))
                 self.sequence_generator = self.build_generator([model], settings)

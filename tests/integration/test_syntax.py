@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 import time
+from argparse import Namespace
 
 import pytest
 import torch
 from fairseq.tasks.translation import TranslationConfig
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 
 from fairseq_diverse.analysis import attention_maps, head_map
 from fairseq_diverse.analysis.head_map import draw_head_map as draw
@@ -22,10 +24,13 @@ from fairseq_diverse.data import live_trees
 from fairseq_diverse.data.trees import SyntaxDataset
 from fairseq_diverse.experiments.runs.find import find_runs, preparations
 from fairseq_diverse.experiments.tables.load import load_table
+from fairseq_diverse.host.programs import fill_architecture
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
+from fairseq_diverse.testing.models import dictionary
 from tests.integration.commands import TINY, cli, run
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.training import figures, refused, train, train_resumed
@@ -97,6 +102,15 @@ def test_an_ensemble_with_fairseqs_transformer(data, checkpoint, tmp_path):
     common = ("translate", "--data", data, "--cpu", "--input", data.parent / "raw/test.en", *trees)
     first, second = (command(*common, "--checkpoint", p) for p in (f"{checkpoint}:{plain}", f"{plain}:{checkpoint}"))
     assert first == second and first.count("\n") == 12
+
+
+def test_an_exported_transformer_goes_into_such_an_ensemble():
+    """Its settings are a dictionary."""
+    args, words = Namespace(arch="transformer_tiny"), dictionary()
+    fill_architecture(args)
+    task = TranslationWithSyntax(TranslationConfig(), words, words)
+    model = task.build_model(OmegaConf.create({"_name": "transformer", **vars(args)}), from_checkpoint=True)
+    assert type(model) is DiverseTransformerModel
 
 
 def test_killed_and_resumed_gives_the_same_losses(data, tmp_path):
