@@ -170,6 +170,7 @@ class DiverseClassifier(DiverseModel):
         """(B, T) tokens -> (B, P C) pooled vectors, and the (terms) agreement."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             encoded = self.encoder(tokens[:, : int(lengths.max())], src_lengths=lengths, request=request)
+        self.warn_of_ignored(encoded["extras"].losses)
         x = encoded["encoder_out"][0].transpose(0, 1)  # (B, T, C)
         return self.pooling(x, ~encoded["encoder_padding_mask"][0]), encoded["extras"].results(request, x)["agreement"]
 

@@ -88,6 +88,7 @@ class DiverseRationalesModel(DiverseRobertaModel):
     ) -> tuple[Tensor, dict[str, Any]]:
         """(B, T) subwords, (B, W) places of words, -1 behind the last -> (B, classes) logits, and ``agreement``."""
         x, extra = self.encoder.extract_features(src_tokens, attention_request=attention_request)
+        self.warn_of_ignored(extra["losses"])
         words = x.gather(1, starts.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.size(-1)))
         return self.reader(words, starts >= 0), extra
 

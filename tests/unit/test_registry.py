@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -32,6 +32,7 @@ from fairseq_diverse.attention.registry import add_flags, read_settings
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.runs import check
+from fairseq_diverse.host.programs import architectures, fill_architecture
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from fairseq_diverse.testing.models import at
@@ -508,6 +509,20 @@ def test_a_criterion_that_ignores_losses_is_named_once(place, criterion, expecte
     for _ in range(2):
         model.train()(**batch())
     assert [f"--criterion {criterion} ignores the loss terms" in said for said in caplog.messages] == [True] * expected
+
+
+@pytest.mark.parametrize("arch", ["li2021_logic", "diverse_rationales_tiny"])
+def test_classifiers_say_likewise_that_losses_are_ignored(arch, caplog):
+    register_mechanism("own")(Router)
+    args = argparse.Namespace(arch=arch, criterion="classification", own_on="encoder:1")
+    fill_architecture(args)
+    task = SimpleNamespace(source_dictionary=dictionary(), max_positions=lambda: 64, pretrained=lambda: None)
+    task.sequences, task.classes = 1, 2
+    model = architectures()[arch].build_model(args, task).train()
+    starts = {"starts": torch.tensor([[0]])} if "rationales" in arch else {}
+    for _ in range(2):
+        model(src_tokens=torch.tensor([[5, 6, 2]]), src_lengths=torch.tensor([3]), **starts)
+    assert len(caplog.messages) == 1 and "--criterion classification ignores the loss terms" in caplog.text
 
 
 def test_losses_of_several_mechanisms_are_summed():
