@@ -130,18 +130,15 @@ class StandaloneAttention(StagedBody, nn.Module):
         Raises:
             UserError: missing trees, an unknown term, a tensor or mask of a wrong shape, a mask of integers, or
                 different numbers of keys and values.
+            ValueError: ``terms`` of an attention with one head.
         """
         self._check(query, key, value, terms, trees)
         batch, queries, keys = *query.shape[:2], key.size(1)
-        _check_shape("key_padding_mask", key_padding_mask, (batch, keys))
-        _check_shape("query_padding_mask", query_padding_mask, (batch, queries))
         each = [(size, queries, keys) for size in (batch, batch * self.num_heads)]
         _check_shape("attn_mask", attn_mask, (queries, keys), *each)
         _check_shape("trees", trees, (batch, keys, 5))
-        padding, bias = _split("key_padding_mask", key_padding_mask)
-        padded_queries, _ = _split("query_padding_mask", query_padding_mask)
-        padding = None if padding is None else padding.expand(batch, keys)
-        padded_queries = None if padded_queries is None else padded_queries.expand(batch, queries)
+        padding, bias = _split_padding("key_padding_mask", key_padding_mask, (batch, keys))
+        padded_queries, _ = _split_padding("query_padding_mask", query_padding_mask, (batch, queries))
         hidden, added = _split("attn_mask", attn_mask)
         allowed = None if padding is None else ~padding[:, None, None]
         bias = None if bias is None else bias[:, None, None]
@@ -212,6 +209,12 @@ def _split(name: str, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None
         raise UserError(f"{name}: {mask.dtype}; give booleans, True where keys are hidden, or floats to add to logits")
     hidden = mask <= HIDDEN
     return hidden, mask.masked_fill(hidden, 0)
+
+
+def _split_padding(name: str, mask: Tensor | None, shape: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
+    """As ``_split``, of a mask for every sentence, or one for all."""
+    _check_shape(name, mask, shape)
+    return _split(name, None if mask is None else mask.expand(shape))
 
 
 def _by_head(mask: Tensor, batch: int, heads: int) -> Tensor:
