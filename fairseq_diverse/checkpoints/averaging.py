@@ -79,9 +79,9 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
 
     Copies of one model in a folder count once. A checkpoint whose value is not finite is not chosen.
 
-    The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of validation
-    (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages are not
-    candidates. Raises ``ValueError``: none of them holds the metric, or no value is finite.
+    The value is the one in the checkpoint, if ``--best-checkpoint-metric`` named this metric, or else the one in its
+    name (``checkpoint.best_bleu_36.70.pt``). Averages are not candidates. Raises ``ValueError``: none of them holds the
+    metric, or no value is finite.
     """
     if not (checkpoints := _by_metric(files, metric)):
         raise ValueError(f"no checkpoint holds a finite {metric}: training diverged")
@@ -97,7 +97,7 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
             continue
         try:
             value, maximized = _metric(path, state, metric)
-        except (AttributeError, TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a fairseq checkpoint: its figures are damaged ({error})") from None
         if value is not None:
             higher = maximized if higher is None else higher
