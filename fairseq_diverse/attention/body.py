@@ -43,7 +43,7 @@ def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[l
 
     Raises:
         UserError: one mechanism replaces the whole attention and would skip a stage of another one, two have a stage of
-            ``OF_ONE``, or the heads of keys and values do not divide the heads.
+            ``OF_ONE``, ``project`` changes what it cannot, or the heads of keys and values do not divide the heads.
     """
     place = f"{shape.component}:{shape.layer}"
     for mechanism, settings in placed:

@@ -140,7 +140,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
             Others as in fairseq.
 
         Raises:
-            UserError: the position term with a mechanism that has no map per head.
+            UserError: a term that compares maps, with a mechanism that has no map per head.
             ValueError: a mechanism keeps in ``memory`` what is not a tensor whose first dimension is the batch.
         """
         static_kv = self.encoder_decoder_attention

@@ -91,8 +91,8 @@ def parameters(
         name = name.removeprefix("bert.")
         if not UNUSED.fullmatch(name):
             found[_name(name)] = tensor
-    symbols, width = config["vocab_size"], config["hidden_size"]
-    sizes = {EMBEDDINGS: (symbols, width), PREDICTED: (symbols,)}
+    vocabulary, width = config["vocab_size"], config["hidden_size"]
+    sizes = {EMBEDDINGS: (vocabulary, width), PREDICTED: (vocabulary,)}
     sizes |= {"pooler.weight": (width, width), "pooler.bias": (width,)}
     for name, size in sizes.items():
         if name in found and found[name].shape != size:

@@ -1,7 +1,8 @@
 """Convolutions over maps with the heads as channels: in Triton on a GPU (``maps_triton.py``), those of evolving
 attention in C for float32 on a CPU (``maps.c``); formulas: ``functional/evolving.py`` and ``functional/mixing.py``.
 
-torch does the rest, such as numbers that are not finite and second derivatives.
+torch does the rest, and on a CPU numbers that are not finite and second derivatives. The Triton kernels have no second
+derivative.
 """
 
 import ctypes

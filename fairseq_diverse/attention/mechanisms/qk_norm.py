@@ -16,7 +16,7 @@ class QueryKeyNorm(Mechanism):
     """RMSNorm of queries and keys, and a learned temperature of each head; see ``normalize_queries_and_keys``.
 
     Source: Henry et al. (2020), with RMSNorm. 2 Dk + H parameters (136 at Base). The gains start with 1, the
-    temperatures with 1/sqrt(Dk).
+    temperatures with 1/sqrt(Dk); in T5, which has no such factor, with 1.
     """
 
     @dataclass(frozen=True)

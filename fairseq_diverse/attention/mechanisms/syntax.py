@@ -65,7 +65,8 @@ class Syntax(Mechanism):
 class PhraseAttention(Syntax):
     """Local-phrase-enhanced attention: a subword sees its local phrase, with a penalty by relative layer.
 
-    Source: Zhang et al. (2021), Eqs. 6-8. (2k+1) D + D^2 + 2 D parameters: 5,056 at Base with k = 6.
+    Source: Zhang et al. (2021), Eqs. 6-8. (2k+1) D + D^2 + 2 D parameters: 5,056 at Base with k = 6. D is the width of
+    a head's keys; where there are none (--synthesizer random or dense), that of its values.
     """
 
     def __init__(self, settings: Syntax.Settings, where: AttentionShape) -> None:
