@@ -15,7 +15,7 @@ case "$1 $2" in
     "li2021 3") number=1 rows=baseline,subspace,position,output ;;
     "li2021 4") number=figure4 rows=baseline,disagreement,aggregation,both ;;
     "zhang2021 5") number=1 rows=lpea-rhe,rel-pos,localness ;;
-    "zhang2021 4") number=figure4 rows=transformer,gate-0.1,gate-0.2,gate-0.3,gate-0.4,gate-0.5,dynamic metric=multi-bleu ;;
+    "zhang2021 4") number=figure4 rows=transformer,gate-0.1,gate-0.2,gate-0.3,gate-0.4,gate-0.5,dynamic metric=bleu ;;
     "wang2021 5") number=5 rows=de-en-lite,de-en-ea-lite ;;
     "li2022 3") data=(iwslt16_de_en wmt17_en_de wmt17_en_cs) ;;
     "li2022 "[456]) number=$(($2 + 2)) metric=epoch_minutes ;;
