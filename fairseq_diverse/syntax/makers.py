@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.support import installed
-from fairseq_diverse.syntax.parsers import KINDS, NAME
+from fairseq_diverse.syntax.parsers import KINDS, NAME, PARSERS
 
 
 def versions(parser: str, model: str) -> dict[str, str]:
@@ -50,7 +50,8 @@ def other_trees(folder: Path, source: str, wanted: dict[str, str]) -> str:
     if not paths and (others := other_makers(wanted)):
         kind, name = next(iter(others.items()))
         todo = command.format(folder, " ".join(f"--{kind} FILES" for kind in wanted), _joined(wanted))
-        return f"{folder}: has no {kind} trees by {name}; once it is prepared: {todo}"
+        todo = "`run --prepare` makes a copy with them" if name in PARSERS[kind] else f"once it is prepared: {todo}"
+        return f"{folder}: has no {kind} trees by {name}; {todo}"
     for path in paths:
         made = recorded_makers(path)
         files = " ".join(f"--{kind} FILES" for kind in made)

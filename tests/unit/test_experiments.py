@@ -305,7 +305,9 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     for one in (path, train, valid):
         one.unlink()
     assert key(own)  # `parse` can still make them
-    refused(f"^row second: {prepared}: has no constituency trees by pcfg; once it is", key, pcfg)
+    for name, todo in (("pcfg", "`run --prepare` makes"), ("berkeley", "once it is prepared: fairseq-diverse bin")):
+        says = f"^row second: {prepared}: has no constituency trees by {name}; {todo}"
+        refused(says, key, f"constituency={name}")
 
 
 @pytest.mark.parametrize(
