@@ -1,10 +1,22 @@
 """Cases of the property tests: every example of each mechanism on every component, and all mechanisms together."""
 
-from fairseq_diverse.testing.models import ROBERTA, TINY, batch, build_model, cases, dictionary, places, task, terms
+import re
 
-__all__ = ["ALL_ON", "CASES", "ROBERTA_CASES", "TINY", "batch", "build_model", "dictionary", "task", "terms"]
+import pytest
+
+from fairseq_diverse.testing.models import ROBERTA, batch, build_model, cases, dictionary, places, terms
+
+__all__ = ["ALL_ON", "CASES", "ROBERTA_CASES", "batch", "build_model", "dictionary", "first_of_each", "terms"]
 
 CASES = cases()
+
+
+def first_of_each(cases):
+    """The cases as parameters of a test; all but the first of each mechanism are slow."""
+    first = {re.sub(r"(-\d)?-[a-z]+$", "", name): name for name, _ in reversed(cases)}.values()
+    return [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] not in first)) for case in cases]
+
+
 ROBERTA_CASES = cases(where=lambda flags: tuple(place for place in places(flags) if place == ROBERTA))
 ALL_ON = (
     "all-on",

@@ -11,7 +11,7 @@ from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models import layers
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
-from tests.cases import ALL_ON, CASES, batch, build_model, terms
+from tests.cases import ALL_ON, CASES, batch, build_model, first_of_each, terms
 from tests.integration.commands import DEVICES, ON_A_GPU
 
 
@@ -33,13 +33,10 @@ def traced(monkeypatch):
         yield graphs
 
 
-OTHERS = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES if not case[0].endswith("encoder")]
-
-
-@pytest.mark.parametrize(("name", "flags"), [*(case for case in CASES if case[0].endswith("encoder")), ALL_ON, *OTHERS])
+@pytest.mark.parametrize(("name", "flags"), [*first_of_each(CASES), ALL_ON])
 @pytest.mark.parametrize("evaluation", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_attention_is_one_graph(name, flags, evaluation):
-    """Of a mechanism on several components, at the first of them; of all mechanisms, in evaluation too."""
+    """Of all mechanisms together in evaluation, too."""
     properties.one_graph(flags, evaluation=evaluation or name == ALL_ON[0])
 
 

@@ -16,7 +16,7 @@ from fairseq_diverse.attention.kernels import cpu, launching
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import Measurement
 from fairseq_diverse.testing.properties import where_placed
-from tests.cases import ALL_ON, CASES, build_model, terms
+from tests.cases import ALL_ON, CASES, build_model, first_of_each, terms
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "results"
@@ -89,7 +89,7 @@ def test_nothing_in_an_attention_waits_for_the_gpu(counted):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *first_of_each(CASES), ALL_ON])
 def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
     """A whole layer with each setting of each mechanism, in training, and with maps in evaluation."""
     model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1})
