@@ -2,11 +2,14 @@
 
 import math
 
-from torch import Tensor, full_like, where
+from torch import Tensor, float32, full_like, promote_types, where
 from torch.nn.functional import logsigmoid
 
-from fairseq_diverse.attention.functional.routing import EPSILON, temperature
-from fairseq_diverse.attention.precision import at_least_float32
+EPSILON = 1e-9
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    return x.to(promote_types(x.dtype, float32))
 
 
 def simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
@@ -43,7 +46,8 @@ def em_routing(
         log_sigma = 0.5 * variance.log().sum(-1)  # (..., N)
         if activation and beta_a is not None and beta_u is not None:
             cost = (log_sigma + width * (1 + math.log(2 * math.pi)) / 2) * total
-            log_a = logsigmoid(temperature(t, iterations) * (beta_a - beta_u * total - cost))
+            temperature = 1 + (min(iterations, 3) - 1) * t / max(1, iterations - 1)
+            log_a = logsigmoid(temperature * (beta_a - beta_u * total - cost))
         if t + 1 < iterations:
             # the constant of log P is the same for every n and cancels in the softmax
             log_p = -(squared / (2 * variance).unsqueeze(-3)).sum(-1) - log_sigma.unsqueeze(-2)
