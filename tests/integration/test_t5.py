@@ -46,6 +46,10 @@ def folder(tmp_path_factory):
     for name, task in tasks.items():
         (folder / f"{name}.yaml").write_text(f"train:\n  task: {task}{COMMON}")
     (folder / "table.yaml").write_text(TABLE.format(folder=folder))
+    call = caller(folder)
+    call("prepare", folder / "text.yaml", "--raw", folder / "raw")
+    call("prepare", "glue-MRPC@text", "--as-text", "--raw", folder / "raw")
+    call("prepare", "glue-STS-B.text@text", "glue-MNLI.text@text", "--raw", folder / "raw")
     return folder
 
 
@@ -54,14 +58,11 @@ def call(folder):
     return caller(folder)
 
 
-def test_text_and_tasks_are_prepared_with_one_dictionary(folder, call):
-    call("prepare", folder / "text.yaml", "--raw", folder / "raw")
+def test_text_and_tasks_are_prepared_with_one_dictionary(folder):
     data = folder / "runs/data"
     words = Dictionary.load(str(data / "text/dict.txt"))
     assert len(words) == 256 and words[255] == "<extra_id_0>" and words[156] == "<extra_id_99>"
     assert words.symbols[4:51] == [line.split()[0] for line in read_lines(data / "text/dict.txt")][:47]
-    call("prepare", "glue-MRPC@text", "--as-text", "--raw", folder / "raw")
-    call("prepare", "glue-STS-B.text@text", "glue-MNLI.text@text", "--raw", folder / "raw")
     for name in ("MRPC", "STS-B", "MNLI"):
         its, task = data / f"glue-{name}.text@text", TASKS[name]
         inputs, labels = (read_lines(its / f"text/valid.{side}") for side in ("input", "label"))
