@@ -409,5 +409,5 @@ def kind_of(item: ast.Argument, it: It = None) -> str:
 def it_of(clause: ast.Clause) -> ast.Common | None:
     """The antecedent of "it" in the next clause: the only thing or animal among subject and objects, or None."""
     nouns = [item for item in [clause.subject, *clause.objects] if isinstance(item, ast.Common)]
-    found = [item for item in nouns if not item.plural and item.noun.kind != "P"]
-    return found[0] if len(found) == 1 else None
+    antecedents = [item for item in nouns if not item.plural and item.noun.kind != "P"]
+    return antecedents[0] if len(antecedents) == 1 else None

@@ -129,11 +129,11 @@ def noun_phrase(item: ast.Argument, case: str, negative: bool = False) -> list[s
 def common(item: ast.Common, case: str, negative: bool = False) -> list[str]:
     gender = "p" if item.plural else item.noun.gender
     article = "no" if negative and item.negatable else item.determiner
-    before, endings, of_adjectives = DETERMINERS[article]
+    before, endings, adjective_endings = DETERMINERS[article]
     words = [before + endings[gender][CASES.index(case)]] if article else []
     words += [number(item.count)] if item.count else []
     for degree, adjective in item.adjectives:
-        words += [*degree[1].split(), stem(adjective) + of_adjectives[gender][CASES.index(case)]]
+        words += [*degree[1].split(), stem(adjective) + adjective_endings[gender][CASES.index(case)]]
     noun = inflect(item.noun, case, item.plural)
     words.append(item.modifier[1] + noun.lower() if item.modifier else noun)
     words += [item.content.german] if item.content else []
@@ -301,8 +301,8 @@ def middle(c: ast.Clause, controller: ast.Argument | None = None) -> list[str]:
     indefinite = c.subject if c.existential else c.predicate.noun if c.predicate else None
     kein = negated and indefinite is not None and indefinite.negatable
     accusative = any(slot.case == "acc" and not slot.german for slot in c.verb.objects) if c.verb else False
-    own = [reflexive(controller or c.subject, accusative)] if c.verb and c.verb.reflexive else []
-    words = pronouns["nom"] + pronouns["acc"] + own + pronouns["dat"]
+    reflexives = [reflexive(controller or c.subject, accusative)] if c.verb and c.verb.reflexive else []
+    words = pronouns["nom"] + pronouns["acc"] + reflexives + pronouns["dat"]
     words += ["gerade"] if c.tense == "progressive" else []
     words += [c.often[1]] if c.often else []
     words += time(c.time) if c.time and not c.time_first else []

@@ -204,22 +204,22 @@ def zipf_weights(n: int, offset: int) -> list[float]:
 
 @cache
 def nouns(kinds: str) -> Weighted[Noun]:
-    found = [noun for noun in NOUNS if noun.kind in kinds]
-    return found, [*accumulate(noun.weight for noun in found)]
+    allowed = [noun for noun in NOUNS if noun.kind in kinds]
+    return allowed, [*accumulate(noun.weight for noun in allowed)]
 
 
 @cache
 def adjectives(kind: str) -> Weighted[Adjective]:
-    found = [adjective for adjective in ADJECTIVES if kind in adjective.kinds]
-    return found, [*accumulate(adjective.weight for adjective in found)]
+    allowed = [adjective for adjective in ADJECTIVES if kind in adjective.kinds]
+    return allowed, [*accumulate(adjective.weight for adjective in allowed)]
 
 
 @cache
 def verbs(frame: str, objects: int, subject: str = "") -> Weighted[Verb]:
     """Verbs of one frame, by frequency; with ``subject``, only those that allow this kind of subject."""
-    of_frame = (v for v in VERBS if v.frame == frame and len(v.objects) == objects)
-    found = [v for v in of_frame if not subject or subject in v.subject]
-    return found, zipf_weights(len(found), 5)
+    in_frame = (v for v in VERBS if v.frame == frame and len(v.objects) == objects)
+    allowed = [v for v in in_frame if not subject or subject in v.subject]
+    return allowed, zipf_weights(len(allowed), 5)
 
 
 @cache
@@ -227,15 +227,15 @@ def passive_verbs(kind: str) -> Weighted[Verb]:
     """Verbs whose passive has a subject of this kind ("" for any) and a person as agent."""
     accusative = (v for v in verbs("", 1)[0] if v.plain_object and v.objects[0].case == "acc" and not v.reflexive)
     active = (v for v in accusative if "stative" not in v.flags and "P" in v.subject)
-    found = [v for v in active if kind in v.objects[0].kinds]
-    return found, zipf_weights(len(found), 5)
+    allowed = [v for v in active if kind in v.objects[0].kinds]
+    return allowed, zipf_weights(len(allowed), 5)
 
 
 @cache
 def verbs_with_object(kind: str) -> Weighted[Verb]:
     """Verbs with one object, which may be of this kind."""
-    found = [v for v in verbs("", 1)[0] if kind in v.objects[0].kinds]
-    return found, zipf_weights(len(found), 4)
+    allowed = [v for v in verbs("", 1)[0] if kind in v.objects[0].kinds]
+    return allowed, zipf_weights(len(allowed), 4)
 
 
 @cache
@@ -243,5 +243,5 @@ def verbs_to_ask() -> Weighted[Verb]:
     """Verbs with one object for a question about it; no two have the same English words."""
     transitive = verbs("", 1)[0]
     english = [(v.english, v.particle) for v in transitive]
-    found = [v for v in transitive if v.plain_object and english.count((v.english, v.particle)) == 1]
-    return found, zipf_weights(len(found), 4)
+    unambiguous = [v for v in transitive if v.plain_object and english.count((v.english, v.particle)) == 1]
+    return unambiguous, zipf_weights(len(unambiguous), 4)

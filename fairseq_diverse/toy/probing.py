@@ -68,8 +68,8 @@ def make_probes(seed: int) -> dict[str, Probe]:
     content, tops, others = _content_words(drawn), _top_sequences(drawn), _words_by_tag(drawn)
 
     def word_content(tree: Tree) -> Example | None:
-        found = [word for word in map(str.lower, words(tree)) if word in content]
-        return (found[0], text(tree)) if len(found) == 1 else None
+        hits = [word for word in map(str.lower, words(tree)) if word in content]
+        return (hits[0], text(tree)) if len(hits) == 1 else None
 
     def top_constituents(tree: Tree) -> Example:
         sequence = "_".join(child.label for _, child in tree.children)
@@ -164,8 +164,8 @@ def noun(tree: Tree, relation: str) -> int | None:
     """The place among the words of the main clause's only one in this relation."""
     heads, relations = dependencies(tree)
     arcs, root = list(zip(heads, relations, strict=True)), heads.index(0) + 1
-    found = [place for place, arc in enumerate(arcs) if arc == (root, relation)]
-    return found[0] if len(found) == 1 and (found[0] + 1, "conj") not in arcs else None
+    places = [place for place, arc in enumerate(arcs) if arc == (root, relation)]
+    return places[0] if len(places) == 1 and (places[0] + 1, "conj") not in arcs else None
 
 
 def _content_words(trees: Sequence[Tree]) -> set[str]:
@@ -182,11 +182,11 @@ def _top_sequences(trees: Sequence[Tree]) -> set[str]:
 
 def _words_by_tag(trees: Sequence[Tree]) -> dict[str, list[str]]:
     """The nouns and verbs of each part of speech, with repetitions; a capital letter would show where one was put."""
-    found: dict[str, list[str]] = {tag: [] for tag in NOUNS + VERBS}
+    by_tag: dict[str, list[str]] = {tag: [] for tag in NOUNS + VERBS}
     for tree in trees:
         for leaf in filter(_is_content, tree.leaves()):
-            found[leaf.label].append(leaf.word.lower())
-    return found
+            by_tag[leaf.label].append(leaf.word.lower())
+    return by_tag
 
 
 def _is_content(leaf: Tree) -> bool:
