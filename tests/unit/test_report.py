@@ -478,6 +478,7 @@ def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
     assert "seeds a row: 2" in notes and any(n.startswith("against baseline, over seeds: t-tests with") for n in notes)
     assert any(note.endswith("p < 0.05: sentence_length routed, word_content routed") for note in notes)
     assert not any("each encoder is one training" in note for note in notes)
+    assert "group means relative to the baseline's: Surface routed +48.48%" in notes  # 73.5 / 49.5
     trained = view([dataclasses.replace(row, train=row.train | {"from-checkpoint": "model.pt"}) for row in rows], runs)
     assert not any("holm_p" in line for line in trained.values) and "*" not in str(trained.cells)
     assert any("each encoder is one training" in note for note in trained.notes)

@@ -148,23 +148,28 @@ class Classification(Kind):
         return lines
 
     def notes(self, lines: Sequence[Any]) -> list[str]:
-        """How probes are judged: over seeds with stars, over examples without."""
+        """How probes are judged: over seeds with stars, over examples without; relative changes of group means."""
         if not (judged := [line for line in lines if line.differences and isinstance(line, TaskLine)]):
             return []
         differences = [line.differences["all"] for line in judged]
         tests = [difference.test for difference in differences if difference.holm_of and difference.test]
+        baselines = {line.system: line.baseline.replace(f"-probe={line.task}", "") for line in judged}
         text = []
         if tests:
-            baselines = {line.baseline.replace(f"-probe={line.task}", "") for line in judged}
             corrected = corrected_p_values([difference for difference in differences if difference.holm_of])
             how = f"t-tests with the deviation of all systems in each probe, then Holm's correction over {corrected}"
-            text.append(f"against {', '.join(sorted(baselines))}, over seeds: {how}; *: p < 0.05, **: p < 0.01")
+            against = ", ".join(sorted({*baselines.values()}))
+            text.append(f"against {against}, over seeds: {how}; *: p < 0.05, **: p < 0.01")
             ends = (f"{end(test.smallest for test in tests):.2f}" for end in (min, max))
             text.append(f"{SMALLEST}, by probe, each tested alone: {' to '.join(dict.fromkeys(ends))} points")
         else:
             one_encoder = any(difference.untested == ONE_ENCODER for difference in differences)
             why = "each encoder is one training, seeds are the classifier's: no system is tested"
             text.append(f"{why if one_encoder else 'one seed: nothing is tested over seeds'}, nothing has a star")
+        means = {(line.task, line.system): line.score.mean for line in lines if line.task in GROUPS and line.score}
+        pairs = [(group, system, baselines.get(system)) for group, system in means]
+        changes = [f"{g} {s} {100 * (means[g, s] / means[g, b] - 1):+.2f}%" for g, s, b in pairs if (g, b) in means]
+        text += [f"group means relative to the baseline's: {', '.join(changes)}"] if changes else []
         adjusted = zip(judged, holm([line.over_examples["all"].p for line in judged]), strict=True)
         beyond = [f"{line.task} {line.system}" for line, p in adjusted if p < LEVEL]
         over = f"over test examples (paired t-test, Holm's correction over {len(judged)} p-values; no stars), p < 0.05"
