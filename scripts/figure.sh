@@ -61,6 +61,7 @@ fi
 given+=("${changed[@]}" ${rows:+--rows "$rows"})
 "$root/scripts/table.sh" "$paper" "$number" "${given[@]}" ||
     { echo "$0: nothing drawn: a row failed, see above" >&2 && exit 1; }
+[[ " ${given[*]} " != *" --dry-run "* ]] || exit 0
 table=$paper-table$number
 [[ -z $metric ]] || exec fairseq-diverse plot rows "${table/tablefig/fig}" "${changed[@]}" ${rows:+--rows "$rows"} --metrics "$metric" --out "$out"
 # of each row, of a grid the point with the lowest validation loss: name, checkpoint of the first seed, folders of all

@@ -253,6 +253,12 @@ def test_a_script_prints_its_usage():
             assert said == f"usage: [TREES=dependency|constituency|both] prepare-{campaign}.sh {usage}"
 
 
+@pytest.mark.parametrize("figure", ["li2021 3", "li2022 5"])
+def test_a_dry_run_of_a_figure_draws_nothing(figure, asked_of, tmp_path):
+    asked = asked_of("figure.sh", *figure.split(), "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path)
+    assert asked and all(line.startswith("fairseq-diverse run ") and " --dry-run" in line for line in asked)
+
+
 def test_a_script_that_scores_says_before_it_starts_that_the_data_are_not_of_prepare(tmp_path):
     for name, arguments in (("train-and-score", (tmp_path, tmp_path / "out")), ("tune-lenpen", (__file__, tmp_path))):
         said = f"{SCRIPTS}/{name}.sh: {tmp_path}: not a folder made by fairseq-diverse prepare\n"
