@@ -75,8 +75,6 @@ def export_shared(
             write_shared(state, part, **more)
             load_models([part], source if more["task"] in WITH_DATA else part)  # what is shared must load
             (part / CARD).write_text(card(part, state, read_config(part)), encoding="utf-8")
-            if out.exists():
-                out.rmdir()
             part.replace(out)
         except (UserError, OSError) as error:
             raise UserError(str(error).replace(str(part), str(out))) from None
@@ -203,6 +201,8 @@ class SharedModel:
         """
         words = self.task.target_dictionary if side == "target" else self.task.source_dictionary
         steps = Preprocessing.load(self.folder)
+        if hasattr(self.task.cfg, "source_lang"):
+            steps = steps.of_model(self.task)
         pieces = steps.encode(line, side or next(iter(steps.subwords)))
         return words.encode_line(pieces, add_if_not_exist=False).long()
 

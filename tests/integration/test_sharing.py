@@ -11,17 +11,21 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
 import safetensors.torch
 import torch
+from fairseq.data import Dictionary
 from huggingface_hub import ModelCard, constants, file_download, hf_api
 
 import fairseq_diverse
 from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_diverse.checkpoints.shared import LOCAL
 from fairseq_diverse.models.loading import load_models
+from fairseq_diverse.models.sharing import SharedModel
+from fairseq_diverse.preparation import Preprocessing
 from tests.integration.commands import TINY, Fork, cli, run, runs_in
 
 OWN = Path(__file__).resolve().parents[2] / "examples" / "temperature"
@@ -115,6 +119,24 @@ def test_translations_are_those_of_the_checkpoint(folder, tmp_path, name):
         assert model.translate(lines[:3], cpu=True, max_len_b=15, batch_size=1) == best[:3]
 
 
+@pytest.mark.parametrize("languages", [("en", "de"), ("de", "en")])
+def test_text_is_prepared_for_the_models_direction(languages, monkeypatch):
+    """The data may be of the other one."""
+    steps = {
+        side: SimpleNamespace(tokenize=str, segment=lambda text, language=language: f"{language} {text}")
+        for side, language in (("source", "en"), ("target", "de"))
+    }
+    monkeypatch.setattr(Preprocessing, "load", lambda folder: Preprocessing("en", "de", "", {}, steps, steps))
+    words = Dictionary()
+    for word in ("en", "de", "text"):
+        words.add_symbol(word)
+    cfg = SimpleNamespace(source_lang=languages[0], target_lang=languages[1])
+    task = SimpleNamespace(cfg=cfg, source_dictionary=words, target_dictionary=words)
+    model = SharedModel(Path(), None, task, {})
+    for side, language in zip(("", "target"), languages, strict=True):
+        assert words.string(model.encode("text", side)) == f"{language} text"
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_settings_and_subwords_are_those_of_the_checkpoint(folder, name):
     path, out = checkpoint(folder, name), shared(folder, name)
@@ -129,8 +151,8 @@ def test_weights_settings_and_subwords_are_those_of_the_checkpoint(folder, name)
     portable = json.loads(json.dumps(settings[0]))  # without tuples
     differ = {key for key in portable if portable[key] != settings[1][key]}
     assert differ <= {*LOCAL, "plasma_path", "source_lang", "target_lang"}, differ
-    line = (folder / "raw/test.en").read_text().splitlines()[0]
-    if name not in ("reversed", "glue", "spans"):
+    line = (folder / f"raw/test.{'de' if name == 'reversed' else 'en'}").read_text().splitlines()[0]
+    if name not in ("glue", "spans"):
         words = [task.source_dictionary[number] for number in model.encode(line)]
         assert words[-1] == "</s>" and "".join(words[:-1]).replace("@@", "") == line.replace(" ", "")
     if name not in ("trees", "glue"):  # which need trees, and a folder that `prepare` wrote
