@@ -175,10 +175,15 @@ class SentenceProbing(ClassificationTask):
                 self.dictionary.add_symbol(word, n=count)
 
     def pretrained(self) -> DiverseTransformerModel | None:
-        """The model of ``--from-checkpoint``."""
-        if not self.cfg.from_checkpoint:
+        """The model of ``--from-checkpoint``. Raises ``UserError``: as ``load_model``, or it reads the target side."""
+        if self.preprocessing is None:
             return None
-        return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0]
+        model, task = load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)
+        if self.preprocessing.of_model(task) is not self.preprocessing:
+            read = f"reads {task.cfg.source_lang}, but the source of {self.cfg.checkpoint_data} is"
+            todo = "give a model that was trained in the direction of its data"
+            raise UserError(f"--from-checkpoint {self.cfg.from_checkpoint}: {read} {self.preprocessing.source}; {todo}")
+        return model
 
     def build_criterion(self, cfg: Any) -> Any:
         """As in fairseq. Raises ``UserError``: the criterion is not for classification, or regularizes an encoder that

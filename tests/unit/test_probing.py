@@ -11,9 +11,11 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.probing import GROUPS, TASKS, Example, read_probing
+from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.tasks import classification
 from fairseq_diverse.tasks.classification import SentenceProbing, SentenceProbingConfig
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
 from fairseq_diverse.toy.trees import leaf, phrase
@@ -244,6 +246,21 @@ def test_the_checkpoint_of_a_probe_is_complete(folder):
     refused("--encoder-layers-to-keep: the encoder is", build, task, "li2021_probing", encoder_layers_to_keep="0")
     task.cfg.from_checkpoint = "x"
     refused("encoder is not trained; use", task.build_criterion, Namespace(_name="classification_with_disagreement"))
+
+
+def test_an_encoder_of_the_other_direction_is_refused(folder, monkeypatch):
+    """It would read the words of the wrong dictionary."""
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+    task.cfg.from_checkpoint, task.cfg.checkpoint_data = "model.pt", "DATA"
+    sides = {"source": None, "target": None}
+    task.preprocessing = Preprocessing("en", "de", "", {}, sides, sides)
+    for source, target in (("en", "de"), ("de", "en")):
+        of = SimpleNamespace(cfg=SimpleNamespace(source_lang=source, target_lang=target))
+        monkeypatch.setattr(classification, "load_model", lambda path, data, of=of: ("model", of))
+        if source == "en":
+            assert task.pretrained() == "model"
+        else:
+            refused("--from-checkpoint model.pt: reads de, but the source of DATA is en; give", task.pretrained)
 
 
 @pytest.mark.parametrize("mechanism", [{"talking": "both"}, {"interacting": "sum"}, {"qk_head_dim": 12}])
