@@ -189,7 +189,7 @@ def value_where_on(flag: str, given: Mapping[str, Any]) -> Any:
 
 
 def fill_older(settings: dict[str, Any]) -> None:
-    """Set what a checkpoint's flags, by attribute, lack, where the default is not what its mechanism did then."""
+    """Add to the settings of an older checkpoint those that its mechanisms got later: ``older``, what they did then."""
     for mechanism, cls in MECHANISMS.items():
         off = read_settings(argparse.Namespace(), mechanism)
         is_on = settings.get(attribute_name(mechanism, off.switch), "") not in ("", getattr(off, off.switch))

@@ -1,4 +1,4 @@
-"""Batches: sentences that fit, those of a resumed training; n-grams that are blocked without fairseq's CUDA code."""
+"""Batches of a resumed training, of sentences that fit, and of few lengths; n-grams blocked without CUDA code."""
 
 import inspect
 from contextvars import ContextVar

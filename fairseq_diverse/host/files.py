@@ -13,7 +13,7 @@ LFS = b"version https://git-lfs"  # how a pointer begins that Git LFS leaves in 
 
 @contextmanager
 def naming(*paths: str) -> Iterator[None]:
-    """Whatever goes wrong with files meanwhile names the first; a pointer of Git LFS among them is said."""
+    """Every error inside names the first file; ``UserError`` also for a pointer of Git LFS in place of a file."""
     for path in paths:
         with open(path, "rb") as file:
             if file.read(len(LFS)) == LFS:

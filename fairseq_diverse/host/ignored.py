@@ -1,4 +1,4 @@
-"""Flags that a program of fairseq takes and ignores: refused or honoured. Those of mechanisms, in its own models."""
+"""Flags that a program of fairseq takes and ignores, refused or honoured; flags of mechanisms with fairseq's models."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence

@@ -275,8 +275,8 @@ class DiverseModel(BaseFairseqModel):
     def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
         """As in fairseq, but layers are pruned before a warm start compares their names.
 
-        A moving average (--store-ema) has no versions; fairseq would take it for a model of before they were kept, and
-        drop its last layer norms.
+        A moving average (--store-ema) has no versions. fairseq would take it for a model of the time before versions,
+        and drop its last layer norms.
         """
         pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
         if pruned is not state_dict:

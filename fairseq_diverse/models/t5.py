@@ -116,7 +116,7 @@ class DiverseT5Model(DiverseTransformerModel):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
-        parser.add_argument("--t5-version", choices=VERSIONS, help="1.0: ReLU, tied output; 1.1: gated GELU, its own")
+        parser.add_argument("--t5-version", choices=VERSIONS, help="1.0: ReLU, tied output; 1.1: gated GELU, untied")
         parser.add_argument("--head-width", type=int, metavar="N", help="width of a head (default: width / heads)")
 
     @classmethod

@@ -44,7 +44,7 @@ class DifferentialAttention(Mechanism):
                 f"--differential-on {settings.on!r}: the width of each head's queries and keys, {where.key_width}, "
                 "must be even"
             )
-        self.register_buffer("layer", torch.tensor(where.layer))  # that it was trained as, whatever layers are kept
+        self.register_buffer("layer", torch.tensor(where.layer))  # its number in training, whatever layers are kept
         self.initial_ratio = _initial_ratio(where.layer)
         self.scale = 2**0.5 if where.scaled else 1.0  # queries are divided by sqrt(Dk), the halves need sqrt(Dk / 2)
         self.query_1, self.key_1, self.query_2, self.key_2 = (
@@ -53,7 +53,7 @@ class DifferentialAttention(Mechanism):
         self.gain = nn.Parameter(torch.ones(where.head_width))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        layer = state_dict.setdefault(f"{prefix}layer", self.layer)  # checkpoints of before do not say it
+        layer = state_dict.setdefault(f"{prefix}layer", self.layer)  # older checkpoints lack it
         self.initial_ratio = _initial_ratio(int(layer))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
