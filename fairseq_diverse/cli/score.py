@@ -22,7 +22,6 @@ each system alone. `fairseq-diverse report` tests all rows of a table together (
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -79,16 +78,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.language:
         check_language(args.language)
-    asked = chosen(args.metrics)
-    if args.test_metric and args.test_metric not in asked:
-        raise ValueError(f"--test-metric {args.test_metric}: not one of --metrics {','.join(asked)}")
+    wanted = chosen(args.metrics)
+    if args.test_metric and args.test_metric not in wanted:
+        raise ValueError(f"--test-metric {args.test_metric}: not one of --metrics {','.join(wanted)}")
     files, baseline = _files(args)
     if args.test != "bootstrap" and not baseline:
         raise ValueError(f"--test {args.test}: needs a second system, --baseline FILE")
-    systems, missing = _score(files, asked, args)
+    systems, missing = _score(files, wanted, args)
     for metric, reason in missing.items():
         print(f"fairseq-diverse score: {metric}: {reason}", file=sys.stderr)
-    metrics = [metric for metric in asked if metric not in missing]
+    metrics = [metric for metric in wanted if metric not in missing]
     if not metrics:
         return 2
     seeds = any(len(system.files) > 1 for system in systems)
@@ -172,19 +171,19 @@ def _score(
                 print(f"{path}: {what} before scoring", file=sys.stderr)
     language = _language(first, references[first], language)
     source = read_lines(args.source) if args.source else None
-    models = args.yisi_model, args.yisi_layer, args.comet_model
-    lowercase = args.lowercase or bool(args.data and lowercased(args.data, side))
+    shared = references[first], language, source, args.yisi_model, args.yisi_layer
     further = [references[path] for path in others]
-    texts = Texts([], references[first], language, source, *models, lowercase, further, bool(changed))
+    lowercase = args.lowercase or bool(args.data and lowercased(args.data, side))
+    with_models = {"comet": f"comet:{args.comet_model}"} if args.comet_model else {}
     systems = [System(name, paths, {metric: [] for metric in metrics}) for name, paths in files.items()]
     missing: dict[str, str] = {}
     for system in systems:
         for path in system.files:
-            text = replace(texts, hypotheses=translations[path])
+            text = Texts(translations[path], *shared, lowercase=lowercase, others=further, composed=bool(changed))
             for metric in metrics:
                 try:
                     if metric not in missing:
-                        system.results[metric].append(find(metric).compute(text))
+                        system.results[metric].append(find(with_models.get(metric, metric)).compute(text))
                 except ValueError as error:
                     missing[metric] = str(error).splitlines()[0]
     return systems, missing

@@ -115,10 +115,10 @@ def find(name: str) -> Metric:
 def chosen(names: str) -> list[str]:
     """The metrics of a list separated by commas, of which neural ones may name their model, ``comet:MODEL``; ``all`` is
     all of the catalogue. Raises ``ValueError``: one is not known."""
-    asked = list(dict.fromkeys(name.strip() for name in names.split(",")))
-    asked = list(CATALOGUE) if "all" in asked else asked
-    if unknown := [name for name in asked if name.partition(":")[0] not in CATALOGUE]:
+    listed = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    listed = list(CATALOGUE) if "all" in listed else listed
+    if unknown := [name for name in listed if name.partition(":")[0] not in CATALOGUE]:
         raise ValueError(f"--metrics {', '.join(unknown)}: not known; choose from {', '.join(CATALOGUE)}, or all")
-    if given := [name for name in asked if ":" in name and not CATALOGUE[name.partition(":")[0]].neural]:
+    if given := [name for name in listed if ":" in name and not CATALOGUE[name.partition(":")[0]].neural]:
         raise ValueError(f"--metrics {given[0]}: takes no model; comet and metricx do")
-    return asked
+    return listed

@@ -418,14 +418,20 @@ def test_command_prints_available_scores_and_a_line_for_each_other(files, fake, 
         assert f"{system[metric]:.2f}" in captured.out and CATALOGUE[metric].heading in captured.out
 
 
-def test_command_gives_models_and_layers_to_the_metrics(files, fake, model, capsys):
+def test_command_gives_models_and_layers_to_the_metrics(files, fake, model, capsys, monkeypatch):
     body = f"print('hyp\\tSegment 0\\tscore: 0.5\\n' * {len(REFERENCES)} + 'hyp\\tscore: 0.5')"
     program(fake, "comet-score", body)
     flags = ["--yisi-model", str(model), "--yisi-layer", "0", "--source", files["ref"], "--comet-model", "a/model"]
+    (fake / "metricx/.venv/bin").mkdir(parents=True)
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_METRICX", str(fake / "metricx"))
+    program(fake / "metricx/.venv/bin", "python", PREDICT)
+    (fake / "git").write_text("#!/bin/sh\n")
+    (fake / "git").chmod(0o755)
     out = fake / "scores.json"
-    assert score(files, "--hyp", files["fair"], "--metrics", "yisi-1,comet", "--json", str(out), *flags) == 0
+    assert score(files, "--hyp", files["fair"], "--metrics", "yisi-1,comet,metricx", "--json", str(out), *flags) == 0
     (system,) = json.loads(out.read_text())["systems"]
     assert "|layer:0|" in system["signatures"]["yisi-1"] and "|model:a/model" in system["signatures"]["comet"]
+    assert "|model:google/metricx-24-hybrid-large-v2p6|" in system["signatures"]["metricx"]
     assert json.loads((fake / "call.json").read_text())[0][-2:] == ["--model", "a/model"]
 
 
