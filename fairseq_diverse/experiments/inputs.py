@@ -12,6 +12,7 @@ from pathlib import Path
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import ENCODER, TREES, DataSet, Row
 from fairseq_diverse.preparation.pipeline import read_record
+from fairseq_diverse.support.files import sha256_of
 from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 
 TRAIN = ("finetune-from-model", "encoder-embed-path", "decoder-embed-path", "quantization-config-path")
@@ -24,14 +25,14 @@ def read_by(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
 
     Of a file that is missing it is the path, so that training says that it is missing.
     """
-    code = functools.cache(_of_code)
+    code = functools.cache(_code_digest)
     digests = {}
     for row in rows:
-        probed = _of_encoder(*(str(row.train.get(flag, "")) for flag in ENCODER))
+        probed = _encoder_digest(*(str(row.train.get(flag, "")) for flag in ENCODER))
         read = {ENCODER[0]: probed, "user-dir": code(row.user_dir)}
-        read["pretrained"] = _of_file(row.pretrained) if isinstance(row.pretrained, str) else ""
+        read["pretrained"] = _file_digest(row.pretrained) if isinstance(row.pretrained, str) else ""
         for names, flags in ((TRAIN, row.train), (GENERATE, row.generate)):
-            read |= {name: _of_file(str(flags[name])) for name in names if name in flags}
+            read |= {name: _file_digest(str(flags[name])) for name in names if name in flags}
         digests[row.name] = {name: value for name, value in read.items() if value}
     return digests
 
@@ -57,7 +58,7 @@ def trees_read_by(row: Row, data: DataSet, splits: Sequence[str] = ("train", "va
     if row.train.get("task") != TREES:
         return ""
     records = sorted(path for split in splits for path in data.path.glob(f"{split}.*.{data.source}.syntax.json"))
-    return hashlib.sha256(b"".join(path.name.encode() + _trees(path) for path in records)).hexdigest()
+    return hashlib.sha256(b"".join(path.name.encode() + _description(path) for path in records)).hexdigest()
 
 
 def refused_trees(row: Row, data: DataSet) -> str:
@@ -71,7 +72,7 @@ def parsers_of_trees(row: Row, data: DataSet) -> dict[str, str]:
     return next(map(recorded_makers, paths), {})
 
 
-def _trees(path: Path) -> bytes:
+def _description(path: Path) -> bytes:
     """A description of trees without what made them, as earlier versions wrote it."""
     content = path.read_bytes()
     with contextlib.suppress(ValueError, RecursionError):
@@ -81,31 +82,30 @@ def _trees(path: Path) -> bytes:
     return content
 
 
-def _of_code(user_dir: str) -> str:
-    """Of a folder's code; not of what editors leave there, such as ``.#file.py``, links to nothing, and pipes."""
+def _code_digest(user_dir: str) -> str:
+    """The digest of a folder's code, not of what editors leave there: ``.#file.py``, links to nothing, and pipes."""
     files = {path.relative_to(user_dir): path for path in sorted(Path(user_dir).rglob("*.py"))} if user_dir else {}
     read = {name: path for name, path in files.items() if "/." not in f"/{name}" and path.is_file()}
     digests = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in read.items()]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest() if digests else ""
 
 
-def _of_encoder(checkpoint: str, data: str) -> str:
-    digest = _of_file(checkpoint)
+def _encoder_digest(checkpoint: str, data: str) -> str:
+    digest = _file_digest(checkpoint)
     if digest == checkpoint or not Path(data).is_dir():  # training says what is missing
         return checkpoint
     return digest + read_record(data)["hash"]
 
 
-def _of_file(path: str) -> str:
+def _file_digest(path: str) -> str:
     try:
         known = os.stat(path)
-        return _as_of(path, known.st_mtime_ns, known.st_size)
+        return _cached_digest(path, known.st_mtime_ns, known.st_size)
     except OSError:
         return path
 
 
 @functools.cache
-def _as_of(path: str, modified: int, size: int) -> str:
-    """Of a file as it is; a large one is shared by rows, and asked for again when their copies are compared."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _cached_digest(path: str, modified: int, size: int) -> str:
+    """The digest of a file until it is modified: rows share large files, and copies are compared with them again."""
+    return sha256_of(path)

@@ -13,6 +13,7 @@ from fairseq_diverse.experiments.runs.find import find_data
 from fairseq_diverse.experiments.runs.saved import figures_by_test
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import iterate_lines, read_lines
+from fairseq_diverse.support.paths import data_name
 from fairseq_diverse.syntax.attachment import attachments, kept_trees, subordinate
 from fairseq_diverse.syntax.trees import read_conllu
 
@@ -148,7 +149,7 @@ def find_records(
                     raise
                 is_here = False
             if not is_here:
-                lacks = f"saved without what is known of the test sentences of {Path(name).name}"
+                lacks = f"saved without what is known of the test sentences of {data_name(name)}"
                 todo = f"`fairseq-diverse report TABLE --save {results}` where the data are prepared adds it ({copy})"
                 raise ValueError(f"{results}: {lacks}; {todo}")
             scored = dict.fromkeys(test for summary in runs for test in figures_by_test(summary))
@@ -161,7 +162,7 @@ def find_records(
 
 def record_path(folder: Path, data: str) -> Path:
     """Where a folder of saved summaries has what is known of a data set's test sentences."""
-    return folder / FOLDER / f"{Path(data).name}.json"
+    return folder / FOLDER / f"{data_name(data)}.json"
 
 
 def save_records(folder: Path, records: Mapping[str, tuple[Record, str]]) -> None:

@@ -35,6 +35,11 @@ def config_path(kind: str, name: str) -> Path:
     return path
 
 
+def data_name(data: str) -> str:
+    """The name of a data set that is given by name or as a path; links are not followed."""
+    return os.path.basename(os.path.abspath(data))
+
+
 def source_prefix(folder: Path, split: str, source: str, target: str) -> Path:
     """The prefix of a split's binarized source, in files of either direction, as fairseq finds them; where there are
     none, that of this direction."""

@@ -75,7 +75,7 @@ def test_copies_of_runs_with_another_file_are_refused(data, table, tmp_path):
         lambda: refuse_replacing(tmp_path / "a", [row], {"first": [own]}),
     ):
         refused(r"first-seed1.json: .*it was run with another encoder-embed-path", asked)
-    assert from_results(tmp_path / "a", [row], asked=False) == {"first": []}
+    assert from_results(tmp_path / "a", [row], named=False) == {"first": []}
     assert len(from_results(tmp_path / "older", [row])["first"]) == 1
     words.unlink()
     assert len(from_results(tmp_path / "a", [row])["first"]) == 1
@@ -130,6 +130,16 @@ def test_a_metric_that_could_not_be_computed_trains_nothing_again(data, table, t
     assert Copies(tmp_path / "b", [run]).lacking == {run.directory}
 
 
+@pytest.mark.parametrize("folder", ["linked", "."])
+def test_a_copy_has_the_name_by_which_its_data_are_given(folder, data, table, tmp_path, monkeypatch):
+    (tmp_path / "linked").symlink_to(data)
+    monkeypatch.chdir(tmp_path if folder == "linked" else data)
+    (run,) = find_runs([load_table(table(("multi30k_en_de", folder))).rows["first"]], [1], cpu=True)
+    assert run.data.name == ("linked" if folder == "linked" else "multi30k_en_de")
+    copied(tmp_path / "copies", data=run.data.name)
+    assert Copies(tmp_path / "copies", [run]).finished == {run.directory}
+
+
 def test_run_says_what_it_finds(data, table, tmp_path, capsys):
     name = table(("first:", "first: {heads: true}"))
     copied(tmp_path / "copies", commit="d" * 40)
@@ -159,8 +169,8 @@ def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):
     monkeypatch.setattr(scores, "read_translations", lambda log, folder: ["de hat einen Satz ."])
     monkeypatch.setattr(logs, "reference_nll", lambda log: [1.5])
     monkeypatch.setattr(pipeline, "lowercased", lambda folder: False)
-    state = {"train": dict.fromkeys(("peak_memory", "parameters", "valid_nll", "gb_free"))}
-    state["generate"] = {"peak_memory": 1}
+    trained = dict.fromkeys(("peak_memory", "parameters", "valid_nll")) | {"gb_free": 4.5}  # on a GPU
+    state = {"train": trained, "generate": {"peak_memory": 1}}
     run.directory.mkdir(parents=True)
     found = summarize(run, state | {"starts": [HERE]})
     assert (found["test"], found["test_nll"], found["metrics"]["bleu"]) == ("valid", [1.5], pytest.approx(100))

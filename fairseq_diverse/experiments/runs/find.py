@@ -24,7 +24,7 @@ UNPREPARED = "unprepared"  # in place of a key, which needs the data
 def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet:
     """The data set that a name or a path means. Raises ValueError: it is not prepared (unless ``dry``), or unknown;
     says what to do."""
-    folders = [(root or runs_dir()) / "data" / name, Path(name).resolve()]
+    folders = [(root or runs_dir()) / "data" / name, Path(os.path.abspath(name))]
     for path in folders:
         if (path / FILE).is_file():
             record = read_record(path)
@@ -89,10 +89,10 @@ def find_runs(
     root = root or runs_dir()
     every = [*rows, *(row.first for row in rows if row.first)]
     by_name = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}
-    of_row = {(row.name, row.data): with_trees_of(row, by_name[row.data]) for row in every}
+    data_of_row = {(row.name, row.data): with_trees_of(row, by_name[row.data]) for row in every}
     for row in every:
-        first = of_row[row.first.name, row.first.data] if row.first and not dry else None
-        kind_of(row).check_data(row, of_row[row.name, row.data], first)
+        first = data_of_row[row.first.name, row.first.data] if row.first and not dry else None
+        kind_of(row).check_data(row, data_of_row[row.name, row.data], first)
         if not dry:
             refuse_lacking_start(row)
     if cpu is None:
@@ -103,38 +103,38 @@ def find_runs(
     folders_by_key = grouped((path.name.rpartition("-")[2], path) for path in sorted(root.glob("*-*")))
 
     def runs_of(row: Row) -> list[Run]:
-        data, first = of_row[row.name, row.data], row.first
+        data, first = data_of_row[row.name, row.data], row.first
         by_flag = read[row.name]
         if first:
             files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
-            by_flag = by_flag | {"pretrained": "".join([of_row[first.name, first.data].hash or "", *files])}
+            by_flag = by_flag | {"pretrained": "".join([data_of_row[first.name, first.data].hash or "", *files])}
         trees, direction = trees_read_by(row, data), "".join(kind_of(row).languages(data))
-        of_data, called = (re.sub(r"[^\w.+=,-]", "_", data.name + of) for of in ("", f"-{row.size}-{row.name}"))
-        called = called.encode()[:NAME_BYTES].decode(errors="ignore")
+        start, name = (re.sub(r"[^\w.+=,-]", "_", data.name + rest) for rest in ("", f"-{row.size}-{row.name}"))
+        name = name.encode()[:NAME_BYTES].decode(errors="ignore")
 
         def key_of(digests: Mapping[str, str], direction: str) -> str:
             return row.key("".join([str(data.hash), direction, trees, *digests.values()])) if data.hash else UNPREPARED
 
-        possible = [*kept_digests(by_flag, root, called), by_flag]  # of files that are gone since, and those of now
+        possible = [*kept_digests(by_flag, root, name), by_flag]  # of files that are gone since, and those of now
         keys = {key_of(digests, direction): "" for digests in possible}
-        keys |= {key_of(digests, ""): f"{of_data}-" for digests in possible if direction}  # once without direction
+        keys |= {key_of(digests, ""): f"{start}-" for digests in possible if direction}  # once without direction
         key = key_of(by_flag, direction)
-        new, equal = root / f"{called}-{key}", f"*-{key}" if data.hash else f"{called}-{key}"
+        new, equal = root / f"{name}-{key}", f"*-{key}" if data.hash else f"{name}-{key}"
         existing: list[Path] = []
-        for key, start in keys.items() if data.hash else ():
-            if existing := [path for path in folders_by_key.get(key, ()) if path.name.startswith(start)]:
-                equal = f"{start}*-{key}"
+        for key, beginning in keys.items() if data.hash else ():
+            if existing := [path for path in folders_by_key.get(key, ()) if path.name.startswith(beginning)]:
+                equal = f"{beginning}*-{key}"
                 break
         parent = parents.setdefault(equal, existing[0] if existing else new)
         for path in (data.path, parent, row.pretrained if isinstance(row.pretrained, str) else ""):
             if NOT_IN_PATHS.search(str(path)):
                 wrong = f"{os.pathsep}, ${{ or control characters; choose another folder"
                 raise ValueError(f"{ascii(str(path))[1:-1]}: fairseq cannot read a path with {wrong}")
-        firsts = runs_of(first) if first else [None] * len(seeds)
-        folders = [next((path for path in existing if (path / f"seed{s}").is_dir()), parent) for s in seeds]
-        places = [(seed, folder / f"seed{seed}") for seed, folder in zip(seeds, folders, strict=True)]
-        of_seeds = zip(places, firsts, strict=True)
-        return [Run(row, s, data, cpu, place, of, read=by_flag, equal=equal) for (s, place), of in of_seeds]
+        found = []
+        for seed, first_run in zip(seeds, runs_of(first) if first else [None] * len(seeds), strict=True):
+            folder = next((path for path in existing if (path / f"seed{seed}").is_dir()), parent)
+            found.append(Run(row, seed, data, cpu, folder / f"seed{seed}", first_run, read=by_flag, equal=equal))
+        return found
 
     parents: dict[str, Path] = {}  # of equal rows one
     runs: list[Run] = []

@@ -147,9 +147,9 @@ def summarize(run: Run, state: State) -> Summary:
     Raises ValueError: what a step measured is incomplete."""
     kind, train = kind_of(run.row), state["train"]
     peaks = {step: state[step]["peak_memory"] for step in ("train", *kind.evaluation)}
-    if train["gb_free"] is not None:
-        import torch
+    import torch
 
+    if train["gb_free"] is not None and torch.cuda.is_available():  # it may be summarized on another machine
         peaks["gpu"] = torch.cuda.get_device_properties(0).total_memory - int(train["gb_free"] * 2**30)
     parsers, trees = parsers_of_trees(run.row, run.data), trees_read_by(run.row, run.data)
     summary = {

@@ -16,6 +16,7 @@ from fairseq_diverse.experiments.run import Row, Run
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import folders_by_seed, read_summary, summary_of
 from fairseq_diverse.experiments.runs.provenance import collect, commits_of, machine, starts_of
+from fairseq_diverse.support.paths import data_name
 
 
 def figures_by_test(summary: Summary) -> dict[str, Summary]:
@@ -23,13 +24,13 @@ def figures_by_test(summary: Summary) -> dict[str, Summary]:
     return {summary.get("test", "test"): summary, **summary.get("tests", {})}
 
 
-def from_runs(rows: Sequence[Row], root: Path | None = None, asked: bool = True) -> dict[str, list[Summary]]:
-    """The summaries of every row's finished runs in a folder of runs, all seeds that there are. ``asked``: by the user;
+def from_runs(rows: Sequence[Row], root: Path | None = None, named: bool = True) -> dict[str, list[Summary]]:
+    """The summaries of every row's finished runs in a folder of runs, all seeds that there are. ``named``: by the user;
     of other rows those that cannot be run as configured have no runs, and nothing is said."""
     summaries: dict[str, list[Summary]] = {row.name: [] for row in rows}
-    for run in (runs_of if asked else _possible)(rows, root):
+    for run in (runs_of if named else _runs_of_usable)(rows, root):
         folders, refused = folders_by_seed(run), refused_trees(run.row, run.data)
-        if refused and folders and asked:
+        if refused and folders and named:
             print(f"row {run.row.name} is left out: {refused}", file=sys.stderr)
         for seed, folder in {}.items() if refused else folders.items():
             summary = read_summary(folder / "summary.json", AGAIN)
@@ -44,20 +45,20 @@ def runs_of(rows: Sequence[Row], root: Path | None = None) -> list[Run]:
     return find_runs(rows, [0], dry=True, root=root, cpu=True)
 
 
-def _possible(rows: Sequence[Row], root: Path | None) -> list[Run]:
-    """The same without the rows that cannot be run; halves, since a call reads every data set's record once."""
+def _runs_of_usable(rows: Sequence[Row], root: Path | None) -> list[Run]:
+    """As `runs_of`, without the rows that cannot be run; by halves, since a call reads every data set's record once."""
     try:
         return runs_of(rows, root)
     except ValueError:
         half = len(rows) // 2
-        return _possible(rows[:half], root) + _possible(rows[half:], root) if half else []
+        return _runs_of_usable(rows[:half], root) + _runs_of_usable(rows[half:], root) if half else []
 
 
 def with_other_settings(rows: Sequence[Row], root: Path | None = None) -> list[str]:
     """How many finished runs in a folder of runs have the names of rows, their data and size, and other settings, and
     the first difference of each."""
     texts = []
-    for run in _possible(rows, root):
+    for run in _runs_of_usable(rows, root):
         parent = run.directory.parent
         paths = parent.parent.glob(f"{parent.name.rpartition('-')[0]}-*/seed*/summary.json")
         found: Counter[str] = Counter()
@@ -68,9 +69,9 @@ def with_other_settings(rows: Sequence[Row], root: Path | None = None) -> list[s
     return texts
 
 
-def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[str, list[Summary]]:
-    """The same from the copies that ``save`` made; of rows that were not asked for, only runs as configured. Raises
-    ValueError: the folder has none, a file is not a summary, or one has a row's name and is not of that row."""
+def from_results(folder: Path, rows: Sequence[Row], named: bool = True) -> dict[str, list[Summary]]:
+    """As `from_runs`, from the copies that ``save`` made; of rows that are not ``named``, only runs as configured.
+    Raises ValueError: the folder has none, a file is not a summary, or one has a row's name and is not of that row."""
     paths: dict[str, dict[int, Path]] = {row.name: {} for row in rows}
     summaries: dict[Path, Summary] = {}
     by_name = {row.name: row for row in rows}
@@ -87,7 +88,7 @@ def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[
         problem = difference(summary, by_name[name])
         if kept := summary.get("read"):
             problem = problem or _other_file(read()[name], kept)
-        if problem and not asked:
+        if problem and not named:
             continue
         if problem:
             raise ValueError(f"{path}: not row {name} of this table as configured: {problem}")
@@ -101,8 +102,8 @@ def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[
 
 def difference(summary: Summary, row: Row) -> str:
     """The first difference between the settings of a summary and those of a row; empty if it is a run of that row."""
-    if summary["data"] != Path(row.data).name:
-        return f"its data are {summary['data']}, not {Path(row.data).name}"
+    if summary["data"] != (name := data_name(row.data)):
+        return f"its data are {summary['data']}, not {name}"
     before, after = summary["row"], kind_of(row).settings(row)
     if other := _other_flag(before["train"], after["train"]):
         return f"it was trained with {other}"
@@ -224,7 +225,7 @@ class Copies:
         return [run for run in runs if run.directory not in self.finished]
 
     def differences(self, environment: dict[str, str]) -> list[str]:
-        """In what the copies are not of the commit, versions and machine that runs with this environment have."""
+        """How commit, versions and machine of the copies differ from those of runs with this environment."""
         if not self.summaries:
             return []
         aspects: dict[str, Callable[[Mapping[str, Any]], str]] = {

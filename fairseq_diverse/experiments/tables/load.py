@@ -14,7 +14,7 @@ from fairseq_diverse.experiments.tables import file
 from fairseq_diverse.experiments.tables.file import ROW_KEYS, Flags, RowKeys, SizeFile, TableFile, Text
 from fairseq_diverse.host.programs import import_user_dir
 from fairseq_diverse.metrics.catalogue import chosen
-from fairseq_diverse.support.paths import config_names, config_path, runs_dir
+from fairseq_diverse.support.paths import config_names, config_path, data_name, runs_dir
 from fairseq_diverse.support.typed import shown, typed
 from fairseq_diverse.syntax.makers import named_makers
 
@@ -96,8 +96,8 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
     where = f"{path}: row {name}"
     written = {key: value for key, value in {**given.content, **row, **settings.keys}.items() if key in ROW_KEYS}
     keys = typed(written, RowKeys, where)
-    own_data = _place(keys.data, "data", path)
-    data, size_name = given.data or own_data, given.size or _place(keys.size, "size", path)
+    data_of_file = _place(keys.data, "data", path)
+    data, size_name = given.data or data_of_file, given.size or _place(keys.size, "size", path)
     if not data or not size_name:
         raise ValueError(f"{where} has no `data` or no `size`")
     try:
@@ -107,7 +107,7 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
     size = _read_size(size_path, size_path.stat().st_mtime_ns)
     data_flags = table.data_flags or {}
     own = {flag: value for flag, value in row.items() if flag not in ROW_KEYS}
-    of_data = data_flags.get(data, data_flags.get(Path(data).name)) or {}
+    of_data = data_flags.get(data, data_flags.get(data_name(data))) or {}
     train = (size.train or {}) | (table.flags or {}) | of_data | own | settings.train
     gpus = size.gpus if given.size else table.gpus or size.gpus
     kind = kind_of_task(train.get("task"))
@@ -125,7 +125,7 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
         average=file.averaged(average, settings.average, str(path)),
         baseline=str(row["baseline"]),
         published=file.published_figures(row.get("published") or {}, where, tests),
-        published_on=own_data,
+        published_on=data_of_file,
         family=family,
         metrics=_metrics(keys.metrics, path),
         user_dir=given.user_dir,
@@ -175,9 +175,9 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{where}: max-update: {shown(train['max-update'])} is not a number of updates above 0")
     which = "best" if "best" in row.average else "last"
     if row.average and row.average[which] * row.average["every"] > row.max_update:
-        asked = f"the {which} {row.average[which]} checkpoints of every {row.average['every']} updates"
+        wanted = f"the {which} {row.average[which]} checkpoints of every {row.average['every']} updates"
         todo = "give others with --set average.every=N, or --set average.last=0 for none"
-        raise ValueError(f"{where}: average: {asked}, but only {row.max_update} updates; {todo}")
+        raise ValueError(f"{where}: average: {wanted}, but only {row.max_update} updates; {todo}")
     kind = kind_of(row)
     if (by := row.average.get("by", "loss")) not in kind.losses:
         raise ValueError(f"{where}: average: by: {by}: rows of kind {kind.name} have {', '.join(kind.losses)} only")
