@@ -38,7 +38,7 @@ from fairseq_diverse.experiments.runs.folder import is_finished, read_state, sta
 from fairseq_diverse.experiments.runs.plan import lines_of
 from fairseq_diverse.experiments.runs.saved import Copies
 from fairseq_diverse.experiments.tables.load import Table, load_table, select_rows
-from fairseq_diverse.reports.sentences import find_records, record_path, save_records
+from fairseq_diverse.reports.sentences import find_records, save_records
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.paths import runs_dir
 
@@ -172,7 +172,7 @@ def main(args: argparse.Namespace) -> int:
     def ended(run: Run) -> None:
         if copies:
             copies.add(run)
-            _copy_sentences(copies.folder, run)
+            copy_sentences(copies.folder, run)
 
     failed = run_all(runs, args.jobs, environment, ended, shares)
     if _read_rows(args) != rows:
@@ -280,11 +280,13 @@ def _show_as_json(runs: Sequence[Run]) -> None:
     print(json.dumps(plans, indent=1, default=str))
 
 
-def _copy_sentences(folder: Path, run: Run) -> None:
-    """Copy what is known of its test sentences, for ``report --by``."""
-    if "by" in kind_of(run.row).views and not record_path(folder, run.row.data).exists():
+def copy_sentences(folder: Path, run: Run) -> None:
+    """Copy what is known of its test sentences, for ``report --by``; a copy that lacks some is written again."""
+    summaries = {run.row.name: [summary_of(run) or {}]}
+    for results in (folder, None) if "by" in kind_of(run.row).views else ():
         with suppress(ValueError):  # what is missing, `report --by` says
-            save_records(folder, find_records([run.row], {run.row.name: [summary_of(run) or {}]}))
+            save_records(folder, find_records([run.row], summaries, results))
+            return
 
 
 def _warn_of_batches(runs: list[Run], gpus: int, of_paper: bool) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import dunnett
 
 from fairseq_diverse.cli import main
+from fairseq_diverse.cli.run import copy_sentences
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.reports import groups
@@ -309,6 +310,16 @@ def test_saved_copies_show_the_same_groups_as_runs(finished, tmp_path, capsys):
     assert main(["plot", "rows", finished, "--by", "length", "--rows", "second", "--out", str(out)]) == 0
     code, page, _ = shown(capsys, finished, "--rows", "second", "--format", "html", "--translations", 0)
     assert code == 0 and "Against --clip-norm" not in page
+
+
+def test_a_copy_without_a_test_set_that_was_added_is_written_again(finished, tmp_path):
+    (run,) = find_runs([load_table(finished).rows["first"]], [1], cpu=True)
+    copy_sentences(tmp_path / "saved", run)
+    (copy,) = (tmp_path / "saved/sentences").iterdir()
+    whole = json.loads(copy.read_text())
+    copy.write_text(json.dumps(whole | {"tests": {"earlier": whole["tests"]["test"]}}))
+    copy_sentences(tmp_path / "saved", run)
+    assert json.loads(copy.read_text()) == whole
 
 
 def test_summaries_without_sentences_are_refused_in_one_line(finished, tmp_path, capsys):
