@@ -152,6 +152,11 @@ def _against_flag(args: argparse.Namespace, table: Table) -> Figure:
     grouped, summaries = curves(rows, flags), flags_of.source_of(args).summaries(rows)
     if not any(summaries.values()) and not any(row.published for row in rows):
         raise UserError(flags_of.nothing_finished(args.table))
+    for name in chosen:
+        if lacking := [row.name for row in rows if None in map(measures[name].figure, summaries[row.name])]:
+            raise UserError(
+                f"--metrics {name}: not measured of {', '.join(lacking)}; leave out the metric or these rows"
+            )
     return draw_curves(grouped, summaries, flags[0], [measures[name] for name in chosen], table.rows)
 
 
@@ -162,10 +167,11 @@ def _by_row(args: argparse.Namespace, table: Table) -> Figure:
     by = known_property(args.by) if args.by else ""
     selection = flags_of.selection_of(args, table)
     kind, source = selection.kinds[0], selection.source
-    if not kind.draws_rows or (by and "by" not in kind.views):
+    runs = selection.of_kind(kind)
+    drawn = kind.draws_rows and any(measure.compared for measure in measures_of(runs))
+    if not drawn or (by and "by" not in kind.views):
         given = f"--by {by}: " * bool(by)
         raise UserError(f"plot rows: {given}not for rows of kind {kind.name}; choose others with --rows")
-    runs = selection.of_kind(kind)
     names, (test, *_) = tests_of(runs, args.test)
     title = selection.table.title + f": {test}" * (len(names) > 1)
     shown = of_test(runs, test)

@@ -14,7 +14,7 @@ from fairseq_diverse.experiments.kinds.kind import KINDS, Summary
 from fairseq_diverse.experiments.records import AGAIN
 from fairseq_diverse.experiments.runs.folder import read_summary
 from fairseq_diverse.experiments.runs.provenance import commits_of
-from fairseq_diverse.metrics.catalogue import CATALOGUE
+from fairseq_diverse.metrics.catalogue import find
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.metrics.seeds import Spread
 from fairseq_diverse.preparation.pipeline import FILE, read_record
@@ -65,38 +65,38 @@ def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, A
     Raises:
         ValueError: a summary is damaged.
     """
-    own, seeds = _summaries(checkpoint)
+    summary, seeds = _summaries(checkpoint)
     record = read_record(folder) if (folder / FILE).is_file() else {}
     task, figures = str(config["task"]), _figures(seeds)
     model = settings_of("model", state)
     settings = type("Settings", (), dict(model)) if isinstance(model, Mapping) else model
     active = [name for name in MECHANISMS if read_settings(settings, name).active]
     languages = [name for name in (record.get("source"), record.get("target")) if name and len(name) in (2, 3)]
-    data = str(own.get("data") or record.get("name") or "data")
+    data = str(summary.get("data") or record.get("name") or "data")
     front: dict[str, Any] = {"language": languages} if languages else {}
     front |= {"library_name": "fairseq-diverse"} | ({"pipeline_tag": PIPELINES[task]} if task in PIPELINES else {})
     front |= {"tags": ["fairseq", "attention", *active]}
-    if own:
-        number = [one["seed"] for one in seeds].index(own["seed"])
+    if summary:
+        number = [one["seed"] for one in seeds].index(summary["seed"])
         metrics = [
             {"type": key, "value": round(values[number], digits), "name": name}
             for key, name, values, digits, _ in figures
         ]
-        where = {"name": f"{data}, {'dev' if 'glue' in own else own.get('test') or 'test'}", "type": data}
+        where = {"name": f"{data}, {'dev' if 'glue' in summary else summary.get('test') or 'test'}", "type": data}
         result = {"task": {"type": front.get("pipeline_tag", task)}, "dataset": where, "metrics": metrics}
         front |= {"model-index": [{"name": title, "results": [result]}]}
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}# license: choose one\n---",
         f"# {title}",
-        _about(state, config, own, active),
+        _about(state, config, summary, active),
         "## Data\n\n" + _data(data, record),
-        "## Scores\n\n" + _scores(own, seeds, figures),
-        "## Use\n\n" + _use(task, config, own),
+        "## Scores\n\n" + _scores(summary, seeds, figures),
+        "## Use\n\n" + _use(task, config, summary),
         "## Cite\n\n" + _cite(active),
     ]
-    if own.get("commands"):
-        said = f"RUN is the folder of the run, {own['data']} its data."
-        lines = "\n".join(own["commands"]).replace(" --user-dir fairseq_diverse ", f" --user-dir {OWN_FOLDER} ")
+    if summary.get("commands"):
+        said = f"RUN is the folder of the run, {summary['data']} its data."
+        lines = "\n".join(summary["commands"]).replace(" --user-dir fairseq_diverse ", f" --user-dir {OWN_FOLDER} ")
         parts.insert(-1, f"## Training\n\n{said}\n\n```bash\n{lines}\n```")
     return "\n\n".join(parts) + "\n"
 
@@ -106,13 +106,14 @@ def _summaries(checkpoint: Path) -> tuple[Summary, list[Summary]]:
     run = checkpoint.parent.parent
     if checkpoint.parent.name != "checkpoints" or not (run / "summary.json").is_file():
         return {}, []
-    own = read_summary(run / "summary.json", AGAIN)
-    if checkpoint.name != ("checkpoint_average.pt" if own["row"]["average"] else "checkpoint_last.pt"):
+    summary = read_summary(run / "summary.json", AGAIN)
+    if checkpoint.name != ("checkpoint_average.pt" if summary["row"]["average"] else "checkpoint_last.pt"):
         return {}, []
     paths = [path for path in run.parent.glob("seed*/summary.json") if path.parent != run]
     others = [read_summary(path, AGAIN) for path in paths]
-    same = [one for one in others if (one["row"], one.get("data_hash")) == (own["row"], own.get("data_hash"))]
-    return own, sorted([own, *(one for one in same if one["seed"] != own["seed"])], key=lambda one: one["seed"])
+    same = [one for one in others if (one["row"], one.get("data_hash")) == (summary["row"], summary.get("data_hash"))]
+    seeds = [summary, *(one for one in same if one["seed"] != summary["seed"])]
+    return summary, sorted(seeds, key=lambda one: one["seed"])
 
 
 def _figures(seeds: Sequence[Summary]) -> Figures:
@@ -133,16 +134,16 @@ def _figures(seeds: Sequence[Summary]) -> Figures:
     shown = {one.key for one in measures} | {"signatures"}
     for key in [key for key in seeds[0].get("metrics", {}) if key not in shown]:
         if all(key in run["metrics"] for run in seeds):
-            metric = CATALOGUE[key]
+            metric = find(key)
             values = [run["metrics"][key] for run in seeds]
             found.append((key, metric.heading, values, metric.digits, signatures.get(key, "")))
     return found
 
 
-def _about(state: Mapping[str, Any], config: Mapping[str, Any], own: Summary, active: Sequence[str]) -> str:
-    parameters = own.get("parameters") or sum(value.numel() for value in state["model"].values())
+def _about(state: Mapping[str, Any], config: Mapping[str, Any], summary: Summary, active: Sequence[str]) -> str:
+    parameters = summary.get("parameters") or sum(value.numel() for value in state["model"].values())
     said = f"mechanisms of attention: {', '.join(active)}" if active else "without mechanisms of attention"
-    by = f"seed {own['seed']}, commit {', '.join(commits_of([own]))}" if own else f"version {__version__}"
+    by = f"seed {summary['seed']}, commit {', '.join(commits_of([summary]))}" if summary else f"version {__version__}"
     facts = [f"- Architecture `{config['architecture']}`, task `{config['task']}`, {parameters:,} parameters; {said}."]
     facts += [f"- Trained by fairseq_diverse for {config['updates']:,} updates, {by}."]
     if code := config.get("code"):
@@ -165,31 +166,32 @@ def _data(data: str, record: Mapping[str, Any]) -> str:
     return "\n".join(steps)
 
 
-def _scores(own: Summary, seeds: Sequence[Summary], figures: Figures) -> str:
-    if not own:
+def _scores(summary: Summary, seeds: Sequence[Summary], figures: Figures) -> str:
+    if not summary:
         return "Not measured: the checkpoint is not the one that a finished run of `fairseq-diverse run` evaluated."
-    number = [one["seed"] for one in seeds].index(own["seed"])
+    number = [one["seed"] for one in seeds].index(summary["seed"])
     named = ", ".join(str(one["seed"]) for one in seeds)
     several = len(seeds) > 1
-    lines = [f"| | this model, seed {own['seed']} |" + f" seeds {named}, ± deviation |" * several]
+    lines = [f"| | this model, seed {summary['seed']} |" + f" seeds {named}, ± deviation |" * several]
     lines += ["| --- | ---: |" + " ---: |" * several]
     for _, name, values, digits, _ in figures:
         mean = f" {Spread.over(values).text(digits)} |" * several
         lines.append(f"| {name} | {values[number]:.{digits}f} |{mean}")
     said = [f"- {name}: `{signature}`" for _, name, _, _, signature in figures if signature]
-    said += [f"- Compared with its baseline over seeds: `fairseq-diverse report` of its table, row `{own['system']}`."]
+    row = summary["system"]
+    said += [f"- Compared with its baseline over seeds: `fairseq-diverse report` of its table, row `{row}`."]
     return "\n".join(lines) + "\n\n" + "\n".join(said)
 
 
-def _use(task: str, config: Mapping[str, Any], own: Summary) -> str:
+def _use(task: str, config: Mapping[str, Any], summary: Summary) -> str:
     user_dir = f" --user-dir DIR/{config['code']}" if config.get("code") else ""
     lines = ["pip install 'fairseq-diverse[fairseq,share]'"]
     if command := COMMANDS.get(task):
         lines.append(f"fairseq-diverse {command}{user_dir}")
     if task in TRANSLATED:
-        given = own.get("row", {}).get("generate", {})
+        given = summary.get("row", {}).get("generate", {})
         search = {flag: given[flag] for flag in ("beam", "lenpen", "max-len-a", "max-len-b") if flag in given}
-        search |= {"lenpen": f"{own['chosen']['lenpen']:g}"} if "chosen" in own else {}
+        search |= {"lenpen": f"{summary['chosen']['lenpen']:g}"} if "chosen" in summary else {}
         flags = "".join(f" --{flag} {value}" for flag, value in search.items())
         lines.append(f"fairseq-diverse translate --model DIR{user_dir}{flags} --input raw.txt --out translations.txt")
     shell, python = "\n".join(lines), PYTHON.get(task, "")

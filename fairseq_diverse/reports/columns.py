@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from fairseq_diverse.experiments.kinds.kind import Kind
 from fairseq_diverse.experiments.kinds.lines import AnyLine, Column, Line, Measure, TaskLine, TaskTable, deciding_last
 from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.metrics.seeds import Spread, p_number, stars
+from fairseq_diverse.support.paths import data_name
 
 Cells = list[list[str]]  # of a table, the header first
 SPEEDS = {  # entry of JSON, format, key of the published figure
@@ -55,7 +55,7 @@ def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) 
     columns = [Column[Line]("row", lambda line: line.name, unfinished=True)]
     columns += [*([] if kind.speeds else [parameters]), *kind.columns]
     details = [parameters] if kind.speeds else []
-    one, first = one_seed(lines), next(measure for measure in measures if not measure.details)
+    one, first = one_seed(lines), next((measure for measure in measures if not measure.details), None)
     for m in sorted(measures, key=lambda m: not m.compared) if kind.speeds else measures:
         score: Callable[[Line], str] = partial(_score, m, one, kind.speeds and m is first)
         columns.append(Column(m.heading or m.name, score, unfinished=m is first, details=m.details))
@@ -140,7 +140,7 @@ def verdict_columns(measures: Sequence[Measure]) -> list[Column[Line]]:
     return [
         Column("mechanism", lambda line: line.name, unfinished=True),
         Column("against", lambda line: line.row.baseline, unfinished=True),
-        Column("data", lambda line: Path(line.row.data).name, unfinished=True),
+        Column("data", lambda line: data_name(line.row.data), unfinished=True),
         compared("seeds", seeds),
         compared(f"Δ {judge.name}", partial(delta, judge, False)),
         compared("95% interval", lambda line: line.differences[judge.key].interval_text(judge.digits)),

@@ -15,7 +15,7 @@ from fairseq_diverse.metrics.seeds import Spread, compared, over_seeds, with_hol
 from fairseq_diverse.metrics.significance import interval, p_value, paired_difference
 from fairseq_diverse.reports.notes import differing_seeds, ended_early, machines, versions
 
-SPEEDS: dict[str, Callable[[Summary], float | None]] = {
+RUN_SPEEDS: dict[str, Callable[[Summary], float | None]] = {
     "words_per_second": lambda run: run["words_per_second"].get("train"),
     "updates_per_second": lambda run: run.get("updates_per_second", {}).get("train"),
     "epoch_minutes": lambda run: run.get("epoch_minutes"),
@@ -45,8 +45,8 @@ def measures_of(runs: Runs) -> Sequence[Measure]:
 
 
 def comparable(runs: Runs, measures: Sequence[Measure]) -> Runs:
-    """The runs without hidden rows that were not run on the data of their baseline. Raises ValueError: not all seeds of
-    a shown row and its baseline were run on the same data."""
+    """The runs without hidden rows that were not run on the data of their baseline, or whose baseline is left out so.
+    Raises ValueError: not all seeds of a shown row and its baseline were run on the same data."""
     for row in runs.rows:
         _refuse_other_data(row, runs.summaries, measures)
     hidden = []
@@ -54,6 +54,8 @@ def comparable(runs: Runs, measures: Sequence[Measure]) -> Runs:
         sides = [*runs.summaries[row.name], *runs.summaries.get(row.baseline, ())]
         if row.baseline in runs.summaries and len({(r.get("data_hash"), _examples(r, measures)) for r in sides}) == 1:
             hidden.append(row)
+    while outside := {row.baseline for row in hidden} - {row.name for row in (*runs.rows, *hidden)}:
+        hidden = [row for row in hidden if row.baseline not in outside]
     return runs._replace(hidden=hidden)
 
 
@@ -108,7 +110,7 @@ def speeds(line: Line) -> dict[str, float | None]:
     None of each where the line says why there is no speed."""
 
     def means(runs: Sequence[Summary]) -> dict[str, float | None]:
-        values = {key: [speed for run in runs if (speed := of(run)) is not None] for key, of in SPEEDS.items()}
+        values = {key: [speed for run in runs if (speed := of(run)) is not None] for key, of in RUN_SPEEDS.items()}
         return {key: float(np.mean(known)) if known and not line.no_speed else None for key, known in values.items()}
 
     own, other = means(line.runs), means(line.baseline_runs)

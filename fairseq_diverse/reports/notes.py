@@ -49,8 +49,8 @@ def table_notes(
         text += [f"{m.name} ±: half the 95% bootstrap interval" for m in measures if m.resampled]
     elif "±" not in kind.opening and not kind.beside:
         with_deviation = [m for m in measures if m.deviation]
-        shown = [m.name for m in with_deviation if (m.heading or m.name) in headings] or [with_deviation[0].name]
-        text.append(f"{', '.join(shown)} ±: standard deviation over seeds")
+        shown = [m for m in with_deviation if (m.heading or m.name) in headings] or with_deviation[:1]
+        text += [f"{', '.join(m.name for m in shown)} ±: standard deviation over seeds"] * bool(shown)
     return text + kind.signatures(done, headings) + commits_note(done) + published
 
 

@@ -5,28 +5,27 @@ import datetime
 import hashlib
 import itertools
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 from fairseq_diverse.experiments.flags import to_arguments
+from fairseq_diverse.experiments.kinds.lines import deciding_last
 from fairseq_diverse.experiments.run import Row, Run
 from fairseq_diverse.experiments.runs.folder import folders_by_seed
 from fairseq_diverse.experiments.runs.saved import runs_of
 from fairseq_diverse.reports.formats import Block, Cells
-from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training
+from fairseq_diverse.reports.learning_curves import Training, draw_learning_curves, read_training
 from fairseq_diverse.reports.lines import measures_of
 from fairseq_diverse.reports.report import Report
 from fairseq_diverse.reports.row_pictures import SPEED, curves, draw_curves, draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import Selection
 from fairseq_diverse.reports.side_by_side import Part, Sentence, SideBySide, compare, side_by_side
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import Figure, as_svg
-from fairseq_diverse.support.tables import one_line, readable
-
-NUMBER = re.compile(r"[<≤]?\s*([+-]?\d[\d,]*(?:\.\d+)?)([KMG]?)\b")
-SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+from fairseq_diverse.support.tables import first_number, one_line, readable
 
 
 class RowInfo(NamedTuple):
@@ -115,8 +114,7 @@ def with_values(cells: Cells) -> list[list[tuple[str, float | None]]]:
     """
     columns = []
     for number, texts in enumerate(zip(*cells[1:], strict=True)):
-        found = map(NUMBER.match, texts)  # +1.50 ± 0.20** (p = 0.030) -> 1.5, 12.6M -> 12600000
-        values = [float(match[1].replace(",", "")) * SCALE[match[2]] if match else None for match in found]
+        values = list(map(first_number, texts))
         words = {text for text, value in zip(texts, values, strict=True) if value is None} - {"", "-", "not run"}
         columns.append(list(zip(texts, ([None] * len(values) if words or not number else values), strict=True)))
     return [list(row) for row in zip(*columns, strict=True)]
@@ -176,8 +174,8 @@ def _figures(selection: Selection, report: Report, folders: Folders) -> dict[str
     figures: dict[str, Figure] = {} if in_tasks else kind.pictures(lines) if lines else {}
     if not any(selection.summaries[row.name] for row in selection.rows):
         return figures
-    if kind.draws_rows and lines:
-        measures = measures_of(selection.of_kind(kind))
+    measures = measures_of(selection.of_kind(kind))
+    if kind.draws_rows and any(line.seeds for line in lines) and deciding_last(measures):
         figures["Rows: means and seeds"] = draw_rows(lines, measures, kind.items)
         if any(line.facts.get("verdict") for line in lines):
             figures["Verdict: differences and their intervals"] = draw_verdict(lines, measures, "")
@@ -185,8 +183,16 @@ def _figures(selection: Selection, report: Report, folders: Folders) -> dict[str
             shown, runs = [*(m for m in measures if m.compared), SPEED], {line.name: line.runs for line in lines}
             by_name = {line.name: line.row for line in lines}
             figures[f"Against --{x[0]}"] = draw_curves(curves([*by_name.values()], x), runs, x[0], shown, by_name)
-    by_row = {row: by_seed.values() for row, by_seed in folders.items() if by_seed and row not in in_tasks}
-    logs = {row: [log for path in of if (log := path / "train.log").exists()] for row, of in by_row.items()}
-    if training := {row: list(map(read_training, of_row)) for row, of_row in logs.items()}:
-        figures["Training and validation loss"] = draw_learning_curves(training, "loss")
+    by_row = {row: _trainings(by_seed.values()) for row, by_seed in folders.items() if row not in in_tasks}
+    if trainings := {row: of_row for row, of_row in by_row.items() if of_row}:
+        figures["Training and validation loss"] = draw_learning_curves(trainings, "loss")
     return figures
+
+
+def _trainings(folders: Iterable[Path]) -> list[Training]:
+    """The curves of runs; none of programs that log no statistics, as those of a kind with ``fairseq = False`` may."""
+    trainings = []
+    for folder in folders:
+        with suppress(UserError):
+            trainings.append(read_training(folder))
+    return trainings

@@ -56,9 +56,12 @@ class Selection:
 
     def of_kind(self, kind: Kind) -> Runs:
         """Its rows and runs; a row whose baseline is of another kind is compared with nothing."""
-        of_other = {row.name for row in self.rows if reporting(self.table.rows[row.baseline]) is not reporting(row)}
-        rows, hidden = ([row for row in side if reporting(row) is kind] for side in (self.rows, self.hidden))
-        rows = [replace(row, baseline=row.name) if row.name in of_other else row for row in rows]
+
+        def compared(row: Row) -> Row:
+            other = reporting(self.table.rows[row.baseline]) is not kind
+            return replace(row, baseline=row.name) if other else row
+
+        rows, hidden = ([compared(row) for row in side if reporting(row) is kind] for side in (self.rows, self.hidden))
         return Runs(kind, rows, hidden, self.summaries)
 
     def save(self, folder: Path) -> str:

@@ -17,6 +17,16 @@ LATEX = str.maketrans(
 )
 
 
+NUMBER = re.compile(r"[<≤]?\s*([+-]?\d[\d,]*(?:\.\d+)?)([KMGT]?)\b")
+SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def first_number(text: str) -> float | None:
+    """The number with which a cell begins, if any: 1.5 of ``+1.50 ± 0.20** (p = 0.030)``, 1.26e7 of ``12.6M``."""
+    found = NUMBER.match(text)
+    return float(found[1].replace(",", "")) * SCALE[found[2]] if found else None
+
+
 def one_line(text: str) -> str:
     """Text without line breaks and characters that steer a terminal."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,11 +1,14 @@
 """The HTML page of a report: escaping, sorting values, flags; translations compared."""
 
+import dataclasses
 import unicodedata
 from html.parser import HTMLParser
 
 import pytest
 
 from fairseq_diverse.cli import main
+from fairseq_diverse.experiments.kinds.kind import KINDS
+from fairseq_diverse.experiments.kinds.lines import Line
 from fairseq_diverse.experiments.run import DataSet, Run
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.reports.page import RowInfo, marked, readable, render, row_info, with_values
@@ -122,6 +125,12 @@ def test_published_figures_are_drawn_without_runs(tmp_path, capsys):
         asked = ["report", name, "--runs", str(tmp_path), "--format", "html", "--out", str(tmp_path / "page.html")]
         assert main(asked) == 0 and "no row has a finished run" in capsys.readouterr().err
         assert ("Accuracy by number of parameters" in (tmp_path / "page.html").read_text()) == drawn
+
+
+def test_published_parameters_are_drawn_in_millions(table):
+    row = dataclasses.replace(load_table(table()).rows["first"], published={"parameters": "850K", "top1": 70.5})
+    ((axis,),) = [figure.axes for figure in KINDS["images"].pictures([Line(row=row, seeds=0)]).values()]
+    assert axis.lines[0].get_xydata().tolist() == [[0.85, 70.5]]
 
 
 def test_a_table_of_grids_names_best(tmp_path, capsys):

@@ -370,6 +370,9 @@ def test_plot_rows(table, tmp_path, output_of, error_of):
             (["nlu-small", "--verdict"], "plot rows: not for rows of kind glue; choose others with"),
         ):
             assert message in error_of("plot", "rows", *words, "--out", out)
+    table.write_text(table.read_text() + "metrics: meteor\n")
+    words = [*of_results, "--metrics", "bleu,meteor", "--out", out]
+    assert "--metrics meteor: not measured of plain, k-2, k-8, k-4; leave out" in error_of("plot", "rows", *words)
 
 
 def test_the_head_map_is_of_means_over_real_tokens_and_layers():

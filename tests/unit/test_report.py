@@ -17,6 +17,7 @@ from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs import saved
+from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import seeds
 from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy
@@ -24,6 +25,7 @@ from fairseq_diverse.metrics.dunnett import SeedTest
 from fairseq_diverse.metrics.scores import sacrebleu_result, score
 from fairseq_diverse.metrics.significance import bleu_scores, interval, resampled_sums
 from fairseq_diverse.reports import formats
+from fairseq_diverse.reports.card import model_card
 from fairseq_diverse.reports.columns import verdict
 from fairseq_diverse.reports.lines import names_of_tests, of_test
 from fairseq_diverse.reports.row_pictures import BETTER, OPEN, WORSE, draw_rows, draw_verdict
@@ -506,6 +508,20 @@ def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
     assert line["parts"] == {"6": 100, "7": 25} and "c+" in shown.notes[-1]
 
 
+def test_a_table_may_have_logic_and_probes(tmp_path):
+    rows = "  logic: {data: propositional_logic, size: logic_small}\n  probe: {probe: word_content, baseline: probe}\n"
+    (tmp_path / "table.yaml").write_text(f"data: probing\nsize: probing_small\nrows:\n{rows}")
+    rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
+    shared = {"seed": 1, "commit": "c", "dirty": True, "parameters": 7, "row": {"train": {}}}
+    parts = {
+        row.name: {part: {"classes": [2, 2], "hits": "1110"}}
+        for row, part in zip(rows, ("6", "word_content"), strict=True)
+    }
+    shown = view(rows, {name: [shared | {"data_hash": name, "accuracy": part}] for name, part in parts.items()})
+    ((_, lengths),), pictures = (draw(shown.lines) for draw in (kind_of(rows[0]).tables, kind_of(rows[0]).pictures))
+    assert lengths == [["operators", "largest class", "logic"], ["6", "50.00", "75.00"]] and len(pictures) == 1
+
+
 def test_the_plot_of_lengths_has_one_curve_per_row_and_the_majority_class():
     found = {"a": [Accuracy([3, 1], "1111"), Accuracy([2, 2], "1000")], "b": [Accuracy([3, 1], "0000")] * 2}
     (axis,) = draw_accuracy([6, 7], found, 6).axes
@@ -702,6 +718,44 @@ def test_a_kind_that_names_its_measure_has_a_report(rows, monkeypatch):
     assert "p over examples (other test examples, the same trainings): paired t-test" in shown.notes
     scores, differences = draw_rows(shown.lines, Copying().measures(rows), "examples").axes
     assert scores.get_xlabel().startswith("exact match") and "minus the baseline's" in differences.get_xlabel()
+
+
+@pytest.mark.parametrize("measures", [(), (Measure("a", "a", lambda run: 1.0, compared=False, deviation=False),)])
+def test_a_kind_without_anything_to_compare_has_a_report(measures, table, tmp_path, monkeypatch, output_of, error_of):
+    """It trains by a program of its own, whose log has no statistics."""
+    kind = type("Bare", (Kind,), {"name": "bare", "tasks": ("bare",), "measures": lambda self, rows: measures})()
+    monkeypatch.setitem(KINDS, "bare", kind)
+    (row, _) = load_table(name := table(("flags: {", "flags: {task: bare, "))).rows.values()
+    folder = find_runs([row], [1], dry=True, root=tmp_path / "runs", cpu=True)[0].directory
+    folder.mkdir(parents=True)
+    run = summary(1, 3, 4.0) | {"kind": "bare", "row": kind.settings(row)}
+    (folder / "summary.json").write_text(json.dumps(run))
+    (folder / "train.log").write_text("trained\n")
+    asked = [name, "--runs", str(tmp_path / "runs")]
+    (shown,) = (line for line in output_of("report", *asked).splitlines() if line.startswith("first"))
+    assert shown.split() == ["first", "1,000", *["1.00"] * len(measures), "1"]
+    output_of("report", *asked, "--format", "html", "--out", str(tmp_path / "page.html"))
+    assert "<figure>" not in (tmp_path / "page.html").read_text()
+    assert "not for rows of kind bare" in error_of("plot", "rows", *asked, "--out", str(tmp_path / "rows.png"))
+
+
+def test_hidden_rows_of_other_data_than_their_baseline_are_left_out(rows):
+    """Also those that are compared with such a row, although both are of the same data."""
+    first, second = rows
+    hidden = [dataclasses.replace(second, data="other"), dataclasses.replace(second, data="other", name="third")]
+    hidden[1] = dataclasses.replace(hidden[1], baseline="second")
+    runs = {"first": [summary(1, 3, 4.0)], **{row.name: [summary(1, 3, 4.0) | {"data_hash": "e"}] for row in hidden}}
+    assert [line["row"] for line in view([first], runs, hidden).values] == ["first"]
+
+
+def test_the_card_of_a_model_has_metrics_with_the_models_that_they_name(tmp_path):
+    (tmp_path / "seed1").mkdir()
+    run = summary(1, 3, 4.0)
+    run["metrics"]["comet:organization/model"] = 0.8125
+    (tmp_path / "seed1/summary.json").write_text(json.dumps(run))
+    config = {"task": "translation", "architecture": "a", "updates": 3}
+    card = model_card("m", tmp_path / "seed1/checkpoints/checkpoint_last.pt", tmp_path, {"model": {}}, config)
+    assert "| COMET (model) | 0.8125 |" in card
 
 
 def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, output_of, error_of):

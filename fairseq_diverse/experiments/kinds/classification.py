@@ -101,19 +101,17 @@ class Classification(Kind):
 
     def tables(self, lines: Sequence[Line]) -> list[tuple[str, list[list[str]]]]:
         """Accuracy by number of operators, a column for each row, with the share of the largest class."""
-        done = [line for line in lines if line.seeds and not isinstance(line, TaskLine)]
-        lengths = [part for part in done[0].facts["parts"] if part.isdigit()] if done else []
-        if not lengths:
+        if not (done := _of_logic(lines)):
             return []
         table = [["operators", "largest class", *(line.name for line in done)]]
-        for length in lengths:
-            shares = [done[0].facts["largest_parts"][length], *(line.facts["parts"][length] for line in done)]
+        for length, largest in done[0].facts["largest_parts"].items():
+            shares = [largest, *(line.facts["parts"][length] for line in done)]
             table.append([length, *(f"{share:.2f}" for share in shares)])
         return [("Accuracy by number of operators", table)]
 
     def pictures(self, lines: Sequence[Line]) -> dict[str, Figure]:
         """Accuracy of every finished row by number of operators, the seeds together."""
-        if not (done := [line for line in lines if line.seeds]):
+        if not (done := _of_logic(lines)):
             return {}
         trained = max(int(line.row.train.get("train-operators", OPERATORS)) for line in lines)
         lengths = sorted(map(int, _parts(done[0].runs[0])))
@@ -174,6 +172,11 @@ class Classification(Kind):
         beyond = [f"{line.task} {line.system}" for line, p in adjusted if p < LEVEL]
         over = f"over test examples (paired t-test, Holm's correction over {len(judged)} p-values; no stars), p < 0.05"
         return [*text, f"{over}: {', '.join(beyond) or 'none'}"]
+
+
+def _of_logic(lines: Sequence[Line]) -> list[Line]:
+    """The finished rows of logical inference, which a table may have beside probes."""
+    return [line for line in lines if line.seeds and "probe" not in line.row.train]
 
 
 def _parts(run: Summary) -> dict[str, Accuracy]:

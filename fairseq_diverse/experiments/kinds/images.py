@@ -15,6 +15,7 @@ from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.support.pictures import STYLES, Figure, new_figure
+from fairseq_diverse.support.tables import first_number
 from fairseq_diverse.support.typed import refuse_unknown
 
 ARCH = "resnet-"  # before the size, in a row's arch
@@ -129,7 +130,7 @@ class Images(Kind):
             rows = [line for line in lines if str(line.row.train.get("attention")) == kind]
             done = [(line.facts["parameters"] / 1e6, line.scores["top1"].mean) for line in rows if line.seeds]
             shown = [(str(line.row.published.get("parameters", "")), line.row.published.get("top1")) for line in rows]
-            given = [(float(count.rstrip("M")), top) for count, top in shown if count and top]
+            given = [(number / 1e6, top) for count, top in shown if top and (number := first_number(count))]
             name = NAMES.get(kind, kind)
             for points, label, fill in ((done, name, "full"), (given, f"{name}, published", "none")):
                 if points:
