@@ -153,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     for epoch in range(len(state["epochs"]), args.epochs):
         parallel.train()
-        first = state["update"] - epoch * updates
+        began, first = clock(), state["update"] - epoch * updates
         batches = training_batches(len(pictures), epoch, args.seed, args.batch, RANK, PROCESSES, first)
         for inputs, labels in DataLoader(pictures, batch_sampler=batches, num_workers=args.workers):
             optimizer.param_groups[0]["lr"] = rate((state["update"] + 1) / total, largest)
@@ -169,12 +169,15 @@ def main(words: Sequence[str] | None = None) -> None:
                 save()
             if state["update"] == args.stop_at:
                 return
-        result = {"epoch": epoch + 1, "training_loss": state["loss"] / updates, **evaluate(model, others, args, device)}
+        training = {"loss": state["loss"] / updates, "num_updates": state["update"], "train_wall": clock() - began}
+        measured = evaluate(model, others, args, device)
+        result = {"epoch": epoch + 1, "training_loss": training["loss"], **measured}
         state |= {"epochs": [*state["epochs"], result], "loss": 0.0}
         save()
-        if RANK == 0:
-            shown = {key: round(value, 4) for key, value in result.items()}
-            print(json.dumps(shown | {"num_updates": state["update"], "seconds": round(state["seconds"])}), flush=True)
+        if RANK == 0:  # as fairseq logs its training and validation
+            held_out = {f"valid_{key}": value for key, value in (measured | {"num_updates": state["update"]}).items()}
+            for line in ({"epoch": epoch + 1, **training}, held_out):
+                print(json.dumps({key: round(value, 4) for key, value in line.items()}), flush=True)
     if RANK == 0:
         data = {"pictures": [len(pictures), len(others)], "parameters": sum(p.numel() for p in model.parameters())}
         with atomic_write(args.out / "result.json") as file:

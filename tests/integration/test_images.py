@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from fairseq_diverse.attention import MECHANISMS, UserError
+from fairseq_diverse.reports.learning_curves import read_training
 from tests.integration.commands import cli
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "images"
@@ -366,6 +367,9 @@ def test_a_table_of_pictures(images, pictures, table, tmp_path, output_of):
         summary = json.loads((folder / "summary.json").read_text())
         result = run(images, pictures, tmp_path / kind, "--attention", kind, "--evolving-conv", "0.5")
         assert summary["top1"] == result["epochs"][-1]["top1"] and summary["updates"] == 6
+        logged = read_training(folder)
+        assert logged.training.losses == [round(epoch["training_loss"], 4) for epoch in result["epochs"]]
+        assert logged.validation.losses == [round(epoch["loss"], 4) for epoch in result["epochs"]]
         buffers = ("running_mean", "running_var", "num_batches_tracked")
         parameters = [value for name, value in result["model"].items() if not name.endswith(buffers)]
         assert summary["parameters"] == sum(value.numel() for value in parameters)
