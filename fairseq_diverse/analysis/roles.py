@@ -25,9 +25,9 @@ def neighbour_hits(weights: Tensor, valid: Tensor, offset: int) -> tuple[Tensor,
     """
     at = torch.arange(valid.size(1), device=valid.device) + offset
     inside = (at >= 0) & (at < len(at))
-    asked = valid & inside & valid[:, at.clamp(0, len(at) - 1)]  # (B, T)
-    hits = (weights.argmax(-1) == at) & asked.unsqueeze(1)
-    return hits.sum((0, 2)), asked.sum()
+    counted = valid & inside & valid[:, at.clamp(0, len(at) - 1)]  # (B, T)
+    hits = (weights.argmax(-1) == at) & counted.unsqueeze(1)
+    return hits.sum((0, 2)), counted.sum()
 
 
 def rare_hits(weights: Tensor, valid: Tensor, counts: Tensor, words: Tensor, limit: int) -> tuple[Tensor, Tensor]:
@@ -50,10 +50,10 @@ def rare_hits(weights: Tensor, valid: Tensor, counts: Tensor, words: Tensor, lim
     """
     of_words = counts.masked_fill(~words, torch.iinfo(counts.dtype).max)
     least = of_words.amin(-1, keepdim=True)  # (B, 1)
-    asked = valid & (least < limit)
+    counted = valid & (least < limit)
     rarest = (of_words == least).unsqueeze(1).expand(weights.shape[:3])  # (B, H, T)
-    hits = rarest.gather(-1, weights.argmax(-1)) & asked.unsqueeze(1)
-    return hits.sum((0, 2)), asked.sum()
+    hits = rarest.gather(-1, weights.argmax(-1)) & counted.unsqueeze(1)
+    return hits.sum((0, 2)), counted.sum()
 
 
 def roles(figures: dict[str, Tensor]) -> list[list[str]]:

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fairseq_diverse import register
+from fairseq_diverse.support.errors import first_line
 from fairseq_diverse.support.installed import FAIRSEQ, NAME, install, versions
 from fairseq_diverse.support.paths import PACKAGE
 
@@ -71,7 +72,9 @@ def examine() -> Iterator[Check]:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # imports print messages
                 found = list(check())
         except (Exception, SystemExit) as error:
-            found = [Check(name, "wrong", _short(error), "reinstall it, or see the message of: python -m pip check")]
+            found = [
+                Check(name, "wrong", first_line(error), "reinstall it, or see the message of: python -m pip check")
+            ]
         yield from found
 
 
@@ -110,7 +113,7 @@ def _package(name: str, specifiers: "SpecifierSet", extra: str) -> Check:  # typ
         try:
             import_module(module)
         except (Exception, SystemExit) as error:
-            return Check(name, "wrong", f"{version}: {_short(error)}", advice)
+            return Check(name, "wrong", f"{version}: {first_line(error)}", advice)
     return Check(name, "ok", version, required=required)
 
 
@@ -121,7 +124,7 @@ def _torchaudio() -> Iterator[Check]:
             import_module("torchaudio")
         except Exception as error:
             whence = "install it from where torch is, such as --index-url https://download.pytorch.org/whl/cpu"
-            found = f"{version}, with which transformers cannot be imported: {_short(error)}"
+            found = f"{version}, with which transformers cannot be imported: {first_line(error)}"
             yield Check("torchaudio", "wrong", found, f"pip uninstall torchaudio, or {whence}", required=False)
 
 
@@ -141,7 +144,7 @@ def _fairseq() -> Iterator[Check]:
         import_module("fairseq")
     except (Exception, SystemExit) as error:
         advice = f"{again}, or build it with scripts/wheels.sh --fairseq CHECKOUT (docs/host.md)"
-        yield Check("fairseq", "wrong", f"{found}, cannot be imported: {_short(error)}", advice)
+        yield Check("fairseq", "wrong", f"{found}, cannot be imported: {first_line(error)}", advice)
         return
     from fairseq_diverse.host.needs import lacking
 
@@ -202,7 +205,3 @@ def _requirements(package: str) -> list[str]:
 
 def _version(package: str) -> str:
     return versions([package]).get(package, "")
-
-
-def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -89,11 +89,11 @@ def reference_nll(path: Path) -> list[float]:
     return [scores[number] for number in range(len(scores))]
 
 
-def tail(path: Path, lines: int = 4, width: int = 300) -> str:
-    """The last lines of a log, indented and cut to a width."""
+def tail(path: Path) -> str:
+    """The last four lines of a log, indented and cut to 300 characters."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    shown = [line for line in text.splitlines() if line.strip()][-lines:]
-    return "\n".join("    " + (line if len(line) <= width else line[:width] + " ...") for line in shown)
+    shown = [line for line in text.splitlines() if line.strip()][-4:]
+    return "\n".join(f"    {line[:300]}" + " ..." * (len(line) > 300) for line in shown)
 
 
 def disk_is_full(path: Path) -> bool:

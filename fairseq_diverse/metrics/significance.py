@@ -34,15 +34,15 @@ def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, 
     return float(difference.mean()), float(error), float(ttest_rel(system, baseline).pvalue)
 
 
-def resampled(statistics: np.ndarray, combine: Combine, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
+def resampled(statistics: np.ndarray, combine: Combine) -> np.ndarray:
     """(resamples,) scores of as many sentences, drawn with replacement: the same ones for every system.
     ``statistics`` and ``combine`` are of a `Result`."""
-    return np.array([combine(sums) for sums in resampled_sums(statistics, resamples, seed)])
+    return np.array([combine(sums) for sums in resampled_sums(statistics)])
 
 
-def resampled_sums(statistics: np.ndarray, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
+def resampled_sums(statistics: np.ndarray, resamples: int = RESAMPLES) -> np.ndarray:
     """(resamples, n) sums of the counts (sentences, n) of sentences drawn with replacement, sacreBLEU's draws."""
-    return np.concatenate([times @ statistics for times in _draws(len(statistics), resamples, seed)])
+    return np.concatenate([times @ statistics for times in _draws(len(statistics), resamples)])
 
 
 def bleu_scores(sums: np.ndarray) -> np.ndarray:
@@ -63,9 +63,9 @@ def bleu_scores(sums: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=1)
-def _draws(sentences: int, resamples: int, seed: int) -> list[np.ndarray]:
+def _draws(sentences: int, resamples: int) -> list[np.ndarray]:
     """How often each sentence is in each resample, (at most CHUNK, sentences) at a time."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
     chunks = []
     for start in range(0, resamples, CHUNK):
         rows = min(CHUNK, resamples - start)

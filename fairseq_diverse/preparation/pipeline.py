@@ -23,8 +23,8 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        asked = f"was {data_dir} written by `fairseq-diverse prepare`?"
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); {asked}") from None
+        question = f"was {data_dir} written by `fairseq-diverse prepare`?"
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); {question}") from None
     except ValueError:
         raise ValueError(f"{path}: truncated or not JSON; {AGAIN}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT or not isinstance(record.get("schema"), int):

@@ -25,17 +25,17 @@ class UserError(ValueError):
 
 
 def with_place(error: BaseException, folder: str | Path) -> str:
-    """An error in one line, with its kind and the last line of the folder's code, or of any, that it passed."""
+    """An error in one line: where it was raised, in the folder's code if it passed that, its kind and its message."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [one for one in frames if Path(one.filename).resolve().is_relative_to(Path(folder).resolve())]
     frame = (inside or frames)[-1]
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def first_line(error: BaseException, longest: int = 150) -> str:
-    """The kind of an error, and its first line that has words."""
+def first_line(error: BaseException) -> str:
+    """The kind of an error, and its first line that has words, cut to 150 characters."""
     text = next((line for line in str(error).splitlines() if line.strip(" *")), "no message")
-    return f"{type(error).__name__}: {' '.join(text.split())[:longest]}"
+    return f"{type(error).__name__}: {' '.join(text.split())[:150]}"
 
 
 def printable(message: object) -> str:

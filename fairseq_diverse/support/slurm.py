@@ -95,7 +95,7 @@ def _minutes(text: str) -> int:
 
 def queued_jobs() -> set[str]:
     """The numbers of this user's jobs that wait or run; none where SLURM does not answer."""
-    asked = ["squeue", "--me", "--array", "--noheader", "--format=%i"]
+    command = ["squeue", "--me", "--array", "--noheader", "--format=%i"]
     with suppress(OSError, subprocess.TimeoutExpired):
-        return {*subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout.split()}
+        return {*subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.split()}
     return set()

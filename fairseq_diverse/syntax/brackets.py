@@ -40,8 +40,8 @@ def compare(gold: Tree, parsed: Tree) -> Brackets:
     As evalb with COLLINS.prm: without the label above the sentence (TOP, ROOT, S1), tags, functions (NP-SBJ is NP) and
     words of the tags ``PUNCTUATION``; a bracket without another word does not count, ADVP and PRT are the same, and of
     equal brackets each has its own partner. Unlike in evalb, the gold tags alone decide what is punctuation: evalb
-    compares both trees' own, and mends a difference. Raises ``ValueError``: the trees have different words, except for
-    escapes of the Penn Treebank.
+    compares the tags of both trees, and corrects a difference. Raises ``ValueError``: the trees have different words,
+    except for escapes of the Penn Treebank.
     """
     ours, theirs = ([*map(comparable, tree.leaves())] for tree in (gold, parsed))
     if ours != theirs:

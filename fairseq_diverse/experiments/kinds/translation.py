@@ -86,7 +86,7 @@ class Translation(Kind):
         return super().own_flags(row) | {"generate": generate}
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
-        """Also where the data that a table names lack a test set; other data, given for them, may."""
+        """Also where the table's data lack a test set that the row names; data that --data gives in their place may."""
         if row.data == row.published_on and (unknown := [name for name in row.tests if name not in data.subsets]):
             known = f"data set {data.name} has no {', '.join(unknown)}; known: {', '.join(data.subsets)}"
             todo = "if its configuration has more, prepare it again with --overwrite: runs stay"

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Container, Sequence
 from typing import Any
 
-from fairseq_diverse.experiments.flags import portable
+from fairseq_diverse.experiments.flags import Flags, portable
 from fairseq_diverse.experiments.kinds.kind import DEFAULT_TASK, Summary
 from fairseq_diverse.experiments.runs.plan import readable_program
 from fairseq_diverse.support.typed import typed
@@ -18,8 +18,6 @@ TRAINING = (
 )
 GLUE = ("num-classes", "regression-target", "init-token", "separator-token")
 TRANSLATION = ("task", "path", "gen-subset", "required-batch-size-multiple", "batch-size", "max-tokens")
-
-Flags = dict[str, str | bool]
 
 
 def converted(summary: Summary) -> Summary:
