@@ -48,6 +48,8 @@ def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
         if not isinstance(record, dict) or key not in record:
             raise ValueError(f"{path}: incomplete ({key}); {AGAIN}")
         record = record[key]
+    if keys[-1] == "target" and record == "":
+        raise ValueError(f"{path}: the data are of one language; data with a target are needed")
     if keys[-1] in ("source", "target") and not (isinstance(record, str) and record.isidentifier()):
         raise ValueError(f"{path}: {keys[-1]}: {record!r} is not a language; {AGAIN}")
     if keys[-1] == "hash" and not isinstance(record, str):

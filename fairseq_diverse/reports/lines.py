@@ -34,14 +34,15 @@ class Runs(NamedTuple):
 
 
 def measures_of(runs: Runs) -> Sequence[Measure]:
-    """Of their kind; one that a finished run lacks, as a metric whose program was missing, is not compared. The first
-    and the last of those that are compared every run has."""
-    measures = runs.kind.measures(runs.rows)
-    optional = [measure for measure in measures if measure.compared][1:-1]
+    """Of their kind; one that a finished run lacks, as a metric whose program was missing, is not compared."""
     names = dict.fromkeys(name for row in (*runs.rows, *runs.hidden) for name in (row.name, row.baseline))
-    every = [run for name in names for run in runs.summaries.get(name, ())] if optional else []
-    lacking = [measure for measure in optional if any(measure.figure(run) is None for run in every)]
-    return [replace(m, compared=False, examples=None) if m in lacking else m for m in measures]
+    every = [run for name in names for run in runs.summaries.get(name, ())]
+
+    def usable(measure: Measure) -> Measure:
+        lacking = measure.compared and any(measure.figure(run) is None for run in every)
+        return replace(measure, compared=False, examples=None, resampled=None) if lacking else measure
+
+    return list(map(usable, runs.kind.measures(runs.rows)))
 
 
 def comparable(runs: Runs, measures: Sequence[Measure]) -> Runs:

@@ -103,6 +103,7 @@ def test_lowercased_of_an_incomplete_record(data):
     ("record", "flags", "words"),
     [
         ({"source": "../x"}, [], f"{FILE}: source: '../x' is not a language"),
+        ({"target": ""}, [], f"{FILE}: the data are of one language; data with a target are needed"),
         ({"bpe": []}, [], f"{FILE}: incomplete (kind)"),
         ({}, ["--splits", ","], "--splits ',': names none"),
         ({}, [], "x.conllu.json: parser dependency: not an object of parser, model, language"),

@@ -720,7 +720,11 @@ def test_a_kind_that_names_its_measure_has_a_report(rows, monkeypatch):
     assert scores.get_xlabel().startswith("exact match") and "minus the baseline's" in differences.get_xlabel()
 
 
-@pytest.mark.parametrize("measures", [(), (Measure("a", "a", lambda run: 1.0, compared=False, deviation=False),)])
+LACKING = Measure("a", "a", lambda run: None, examples=lambda run: run["a"], resampled=lambda run: run["a"])
+SAME = Measure("a", "a", lambda run: 1.0, compared=False, deviation=False)
+
+
+@pytest.mark.parametrize("measures", [(), (SAME,), (LACKING,)])
 def test_a_kind_without_anything_to_compare_has_a_report(measures, table, tmp_path, monkeypatch, output_of, error_of):
     """It trains by a program of its own, whose log has no statistics."""
     kind = type("Bare", (Kind,), {"name": "bare", "tasks": ("bare",), "measures": lambda self, rows: measures})()
@@ -733,7 +737,7 @@ def test_a_kind_without_anything_to_compare_has_a_report(measures, table, tmp_pa
     (folder / "train.log").write_text("trained\n")
     asked = [name, "--runs", str(tmp_path / "runs")]
     (shown,) = (line for line in output_of("report", *asked).splitlines() if line.startswith("first"))
-    assert shown.split() == ["first", "1,000", *["1.00"] * len(measures), "1"]
+    assert shown.split() == ["first", "1,000", *["1.00"] * (SAME in measures), "1"]
     output_of("report", *asked, "--format", "html", "--out", str(tmp_path / "page.html"))
     assert "<figure>" not in (tmp_path / "page.html").read_text()
     assert "not for rows of kind bare" in error_of("plot", "rows", *asked, "--out", str(tmp_path / "rows.png"))

@@ -130,7 +130,7 @@ class Images(Kind):
             rows = [line for line in lines if str(line.row.train.get("attention")) == kind]
             done = [(line.facts["parameters"] / 1e6, line.scores["top1"].mean) for line in rows if line.seeds]
             shown = [(str(line.row.published.get("parameters", "")), line.row.published.get("top1")) for line in rows]
-            given = [(number / 1e6, top) for count, top in shown if top and (number := first_number(count))]
+            given = [(total / 1e6, top) for count, top in shown if top and (total := first_number(count))]
             name = NAMES.get(kind, kind)
             for points, label, fill in ((done, name, "full"), (given, f"{name}, published", "none")):
                 if points:
