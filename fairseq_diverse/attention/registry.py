@@ -164,7 +164,11 @@ def add_flags(parser: Any) -> None:
 
 
 def read_settings(args: Any, mechanism: str) -> Any:
-    """A mechanism's settings in parsed arguments; absent flags get their default."""
+    """A mechanism's settings in parsed arguments; absent flags get their default.
+
+    Raises:
+        UserError: a value of another type, or not one of the flag's choices.
+    """
     kind: Any = MECHANISMS[mechanism].Settings
     values = {}
     for f in dataclasses.fields(kind):
@@ -273,7 +277,11 @@ def keep_names(args: Any) -> None:
 
 def keep_layers(args: Any) -> None:
     """Renumber the placements in ``args`` for the layers that fairseq's ``--*-layers-to-keep`` (from 0) keeps; a
-    mechanism without a kept layer is switched off."""
+    mechanism without a kept layer is switched off.
+
+    Raises:
+        UserError: layers to keep in training, which fairseq does not do.
+    """
     sides = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
     texts = {component: getattr(args, f"{side}_layers_to_keep", None) or "" for component, side in sides.items()}
     for component, text in texts.items():

@@ -57,6 +57,9 @@ class AttentionRequest:
         alignment: whether the caller reads ``extra["attn"]``, the map of the last cross-attention. If False, an
             attention that is measured or has a mechanism does not compute it (fairseq's decoder always does).
         flag: name of the flag in error messages.
+
+    Raises:
+        UserError: an unknown term, or ``centre`` with a term that compares maps.
     """
 
     terms: tuple[str, ...] = ()

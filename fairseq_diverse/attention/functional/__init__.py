@@ -1,6 +1,11 @@
 """The formulas: tensors in, tensors out; torch only."""
 
-from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
+from fairseq_diverse.attention.functional.agreement import (
+    difference_agreement,
+    output_agreement,
+    position_agreement,
+    subspace_agreement,
+)
 from fairseq_diverse.attention.functional.differential import differential_attention, differential_ratio
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
 from fairseq_diverse.attention.functional.evolving import evolve_logits
@@ -34,6 +39,7 @@ __all__ = [
     "bucket_starts",
     "dense_logits",
     "dependency_relation",
+    "difference_agreement",
     "differential_attention",
     "differential_ratio",
     "em_routing",
