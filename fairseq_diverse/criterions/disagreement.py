@@ -73,8 +73,8 @@ class DisagreementMixin(FairseqCriterion):
     - A criterion that calls the model several times: only the agreement of the last call counts.
 
     In a class statement, put it before the criterion, and ``DisagreementConfig`` into the bases of the criterion's
-    dataclass. The logged ``loss`` is the likelihood alone. Also logged are ``disagreement`` (the unweighted sum of D
-    over the terms, in [-K, 0]) and ``disagreement_<term>``.
+    dataclass. The logged ``loss`` is the likelihood alone. Also logged are ``disagreement_<term>``, D of each term, in
+    [-1, 0], of difference in [0, 2], and ``disagreement``, their unweighted sum.
 
     Source: Li et al. (2021), section 3.1, which maximises D = -agreement.
 
