@@ -11,7 +11,6 @@ require a parser. The dependency trees of all splits but train are also copied, 
 
 import argparse
 import json
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from fairseq_diverse.cli import first_lines
 from fairseq_diverse.preparation.config import SEGMENTERS
 from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
 from fairseq_diverse.support.errors import UserError, warn
-from fairseq_diverse.support.files import atomic_write, write_text
+from fairseq_diverse.support.files import copy_file, link_or_copy, write_text
 from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.syntax.attachment import kept_trees
 from fairseq_diverse.syntax.makers import named_makers
@@ -83,9 +82,7 @@ def main(args: argparse.Namespace) -> None:
             if kind not in files:
                 warn(f"{split}: its {kind} trees are gone; give --{kind} FILES as well to have both")
         if dependency and split != "train":
-            kept = kept_trees(folder, split, args.source_lang, args.target_lang)
-            with open(dependency, "rb") as trees, atomic_write(kept, "wb") as copy:
-                shutil.copyfileobj(trees, copy)
+            copy_file(dependency, kept_trees(folder, split, args.source_lang, args.target_lang))
         parsers |= made
         for kind, lines in counts.unparsed.items():
             some = f": lines {first_lines(lines)}" if lines else ""
@@ -111,10 +108,7 @@ def _copy(data: Path, copy: Path) -> None:
             link = copy / name
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
-            try:
-                link.hardlink_to(path)
-            except OSError:  # another file system
-                shutil.copy2(path, link)
+            link_or_copy(path, link)
 
 
 def _maker(record: Path, kind: str, named: str) -> dict[str, Any]:

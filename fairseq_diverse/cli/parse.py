@@ -11,7 +11,6 @@ queues --shards such jobs.
 
 import argparse
 import collections
-import os
 from pathlib import Path
 
 import msgspec
@@ -21,7 +20,7 @@ from fairseq_diverse.support import slurm
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.languages import base_language
 from fairseq_diverse.support.paths import runs_dir
-from fairseq_diverse.support.processes import Busy, cores
+from fairseq_diverse.support.processes import Busy, cores, gpu_names
 from fairseq_diverse.syntax.parse import join_shards, parse_file, refuse_other, shard_path
 from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
 from fairseq_diverse.syntax.pcfg import train
@@ -85,7 +84,9 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--splits {args.splits!r}: names none")
     if args.slurm is not None:
         return _queue(args)
-    gpus = _gpus() if args.device == "cuda" else []
+    gpus = gpu_names() if args.device == "cuda" else []
+    if args.device == "cuda" and not gpus:
+        raise ValueError("--device cuda: torch sees no GPU here")
     workers = args.workers or len(gpus) or cores()
     how = {"kind": args.kind, "parser": name, "model": model, "language": args.language}
     for split in splits if "{split}" in args.input else [""]:
@@ -129,13 +130,3 @@ def _queue(args: argparse.Namespace) -> None:
     for shard, job in zip(shards, slurm.submit(jobs, len(jobs), args.slurm, runs_dir() / "slurm"), strict=True):
         print(f"shard {shard}: job {job}")
     print(f"logs of jobs: {runs_dir() / 'slurm'}")
-
-
-def _gpus() -> list[str]:
-    """The GPUs that torch sees, by their names in ``CUDA_VISIBLE_DEVICES``."""
-    import torch
-
-    if not (count := torch.cuda.device_count()):
-        raise ValueError("--device cuda: torch sees no GPU here")
-    names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return (names or [str(number) for number in range(count)])[:count]

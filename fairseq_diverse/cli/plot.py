@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse import register
-from fairseq_diverse.cli import named_checkpoints, named_path
-from fairseq_diverse.cli import report as flags_of
+from fairseq_diverse.cli import named_checkpoints, named_path, report
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir
 from fairseq_diverse.experiments.kinds.kind import kind_of
@@ -113,7 +112,7 @@ def plot_curves(args: argparse.Namespace) -> Figure:
 def add_rows(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: fairseq-diverse plot rows multi30k-li2022 --out heads.png"
     add_table_arguments(parser)
-    flags_of.add_comparison_arguments(parser)
+    report.add_comparison_arguments(parser)
     parser.set_defaults(finished=False)
     add = parser.add_argument
     add("--x", metavar="FLAG", help="the flag, then flags that change with it, comma-separated (default: the table's)")
@@ -149,9 +148,9 @@ def _against_flag(args: argparse.Namespace, table: Table) -> Figure:
     chosen = [name.strip() for name in args.metrics.split(",")] if args.metrics else usual
     if not set(chosen) <= set(measures):
         raise UserError(f"--metrics {args.metrics}: {table.name} has {', '.join(measures)}")
-    grouped, summaries = curves(rows, flags), flags_of.source_of(args).summaries(rows)
+    grouped, summaries = curves(rows, flags), report.source_of(args).summaries(rows)
     if not any(summaries.values()) and not any(row.published for row in rows):
-        raise UserError(flags_of.nothing_finished(args.table))
+        raise UserError(report.nothing_finished(args.table))
     for name in chosen:
         if lacking := [row.name for row in rows if None in map(measures[name].figure, summaries[row.name])]:
             raise UserError(
@@ -165,7 +164,7 @@ def _by_row(args: argparse.Namespace, table: Table) -> Figure:
     if args.metrics:
         raise UserError(f"--metrics: goes with --x, the flag in which the rows differ; {table.name} has no `x`")
     by = known_property(args.by) if args.by else ""
-    selection = flags_of.selection_of(args, table)
+    selection = report.selection_of(args, table)
     kind, source = selection.kinds[0], selection.source
     runs = selection.of_kind(kind)
     drawn = kind.draws_rows and any(measure.compared for measure in measures_of(runs))
@@ -181,7 +180,7 @@ def _by_row(args: argparse.Namespace, table: Table) -> Figure:
         lines, measures = list(compare(shown).lines), measures_of(shown)
     if not by and not args.verdict:
         if not any(line.seeds for line in lines):
-            raise UserError(flags_of.nothing_finished(args.table))
+            raise UserError(report.nothing_finished(args.table))
         return draw_rows(lines, measures, kind.items)
     if not any(line.differences for line in lines):
         given = f"--by {by}" if by else "--verdict"

@@ -17,7 +17,6 @@ whose parser is pcfg, which read a copy of the data (docs/trees.md).
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -148,7 +147,7 @@ def main(args: argparse.Namespace) -> int:
         say(f"warning: {line}")
     cpu = all(run.cpu for run in runs)
     environment = variables.variables_of_runs(args.jobs, cpu, args.same_arithmetic)
-    shares = variables.gpus_of_jobs(args.jobs, os.environ) if args.slurm is None else []
+    shares = variables.gpus_of_jobs(args.jobs) if args.slurm is None else []
     if copies and runs:
         for line in copies.differences(environment | variables.gpu_variables(shares, 0, runs[0].row.gpus)):
             say(f"warning: {line}")

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_diverse.cli import named_path
-from fairseq_diverse.metrics import scores as of_text
+from fairseq_diverse.metrics import scores as scoring
 from fairseq_diverse.metrics import significance
 from fairseq_diverse.metrics.catalogue import Texts, chosen, find
 from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS
@@ -50,7 +50,7 @@ class System(NamedTuple):
 
     name: str
     files: list[Path]
-    results: dict[str, list[of_text.Result]]
+    results: dict[str, list[scoring.Result]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
             result["trials"] = TRIALS
         result |= {"missing": missing, "systems": rows}
         write_text(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    return 2 if any(metric in missing for metric in (*of_text.METRICS, args.test_metric)) else 0
+    return 2 if any(metric in missing for metric in (*scoring.METRICS, args.test_metric)) else 0
 
 
 def _files(args: argparse.Namespace) -> tuple[dict[str, list[Path]], str | None]:
@@ -154,7 +154,7 @@ def _score(
         if language != target and language == entry(args.data, record, "source"):  # the model's direction is the other
             side = "source"
     every = (path for paths in files.values() for path in paths)
-    translations = {path: of_text.read_translations(path, args.data, side) for path in every}
+    translations = {path: scoring.read_translations(path, args.data, side) for path in every}
     first, *others = references
     for path, lines in [*((path, references[path]) for path in others), *translations.items()]:
         if len(lines) != (expected := len(references[first])):
@@ -164,7 +164,7 @@ def _score(
     changed = 0
     for side_files in (references, translations):
         for path, lines in side_files.items():
-            side_files[path], count = of_text.composed(lines)
+            side_files[path], count = scoring.composed(lines)
             changed += count
             if count:
                 what = f"letters and accents of {count} lines are composed (NFC)"
@@ -193,7 +193,7 @@ def _references(path: Path) -> list[str]:
     lines = read_lines(path)
     if not lines:
         raise ValueError(f"{path}: empty file")
-    if of_text.has_columns(lines):
+    if scoring.has_columns(lines):
         raise ValueError(f"{path}: columns, with a tab in every line; give each reference as a file, --ref A B")
     if count := sum("\t" in line for line in lines):
         warn(f"{path}: tabs in {count} lines are read as spaces; are they columns?")
@@ -208,27 +208,27 @@ def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
     if all(spaced_stops(lines) and len(lines) >= TOKENIZED_LINES for _, lines in both):
         warn(f"{both[0][0]}: as the references, has spaces before full stops; {TOKENIZED.format('LANGUAGE')}")
     for (file, lines), (other, others) in (both, reversed(both)):
-        if (here := of_text.quoted(lines)) > len(lines) / 20 and here > 4 * (there := of_text.quoted(others)):
+        if (here := scoring.quoted(lines)) > len(lines) / 20 and here > 4 * (there := scoring.quoted(others)):
             counts = f"has typographic quotes in {here} lines, {other} in {there}"
             warn(f"{file}: {counts}; for BLEU they are other words than those of a keyboard")
-        if left := of_text.marks(lines) - of_text.marks(others):
+        if left := scoring.marks(lines) - scoring.marks(others):
             has = " and ".join(sorted(left))
             warn(f"{file}: has {has}, unlike {other}; give raw text for both")
-        if hidden := of_text.unseen(lines, others):
+        if hidden := scoring.unseen(lines, others):
             named = ", ".join(f"U+{ord(letter):04X} in {count} lines" for letter, count in hidden.items())
             warn(f"{file}: has characters that no eye sees, unlike {other}: {named}")
 
 
 def _language(path: Path, references: list[str], given: str) -> str:
     """The language that is given, or that the letters of the references show where BLEU needs to know it."""
-    language, why = of_text.language_by_script(references), "sacreBLEU has no tokenizer for it"
+    language, why = scoring.language_by_script(references), "sacreBLEU has no tokenizer for it"
     if not language or base_language(given) in TOKENIZERS:
         return given
     if given and language in TOKENIZERS:
         why = f"scored as {given}; for its tokenizer give --language {language}"
     elif language in TOKENIZERS:
         try:
-            of_text.sacrebleu_metric("bleu", language)
+            scoring.sacrebleu_metric("bleu", language)
             print(f"{path}: taken for {language} by its letters; --language CODE names another", file=sys.stderr)
             return language
         except ValueError as error:

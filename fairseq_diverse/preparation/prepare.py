@@ -18,7 +18,7 @@ from fairseq_diverse.preparation.raw import count_sentences, file_hash, sides
 from fairseq_diverse.preparation.steps import Steps, binarize, segment, tokenize, truecase
 from fairseq_diverse.preparation.tokens import TOKENIZED, Tokens, spaced_stops
 from fairseq_diverse.support.errors import warn
-from fairseq_diverse.support.files import iterate_lines, temporary_path
+from fairseq_diverse.support.files import iterate_lines, link_or_copy, temporary_path
 from fairseq_diverse.support.installed import FAIRSEQ, versions
 from fairseq_diverse.support.languages import TOKENIZERS, base_language
 from fairseq_diverse.support.processes import locked
@@ -234,7 +234,7 @@ def put_in_place(work: Path, out: Path, kept: str = "") -> None:
     old = temporary_path(out).with_suffix(".old")
     if kept and (out / kept).is_dir():
         shutil.rmtree(work / kept, ignore_errors=True)
-        shutil.copytree(out / kept, work / kept, copy_function=_link)
+        shutil.copytree(out / kept, work / kept, copy_function=link_or_copy)
     if out.exists():
         os.replace(out, old)
     try:
@@ -244,13 +244,6 @@ def put_in_place(work: Path, out: Path, kept: str = "") -> None:
             os.replace(old, out)
         raise
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links
-        shutil.copy2(source, target)
 
 
 def _summary(config: DataConfig, counts: dict[str, dict[str, int]]) -> Iterator[str]:

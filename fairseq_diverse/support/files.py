@@ -100,6 +100,20 @@ def new_folder(path: Path) -> Iterator[Path]:
         remove(work)
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """`atomic_write` of a copy; never a link."""
+    with open(source, "rb") as file, atomic_write(target, "wb") as copy:
+        shutil.copyfileobj(file, copy)
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Another name for a file, or a copy where the file system has no hard links or is another one."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def remove(path: Path) -> None:
     """Delete a file or a folder, as far as possible."""
     if path.is_dir() and not path.is_symlink():

@@ -40,6 +40,11 @@ def data_name(data: str) -> str:
     return os.path.basename(os.path.abspath(data))
 
 
+def folders_of_data(name: str, root: Path | None = None) -> list[Path]:
+    """Where a data set may be, given by name or as a path: in the folder of runs (``root``), or at the path itself."""
+    return [(root or runs_dir()) / "data" / name, Path(os.path.abspath(name))]
+
+
 def source_prefix(folder: Path, split: str, source: str, target: str) -> Path:
     """The prefix of a split's binarized source, in files of either direction, as fairseq finds them; where there are
     none, that of this direction."""

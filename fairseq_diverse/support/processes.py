@@ -82,6 +82,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def gpu_names() -> list[str]:
+    """The GPUs that torch sees, by their names in ``CUDA_VISIBLE_DEVICES``, else by their numbers."""
+    import torch
+
+    count = torch.cuda.device_count()
+    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()][:count]
+    return given if len(given) == count else [str(number) for number in range(count)]
+
+
 def alive(process: int) -> bool:
     """Whether a process of that number runs on this machine; zombies do not count."""
     import psutil  # here, since `doctor` runs without it

@@ -981,7 +981,8 @@ def test_a_damaged_record_of_prepared_data_is_one_line(change, problem, tmp_path
 )  # fmt: skip
 def test_jobs_share_the_gpus(count, jobs, visible, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    assert environment.gpus_of_jobs(jobs, {"CUDA_VISIBLE_DEVICES": visible} if visible else {}) == expected
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert environment.gpus_of_jobs(jobs) == expected
 
 
 def test_runs_in_one_job_of_slurm_do_not_meet(training, monkeypatch):

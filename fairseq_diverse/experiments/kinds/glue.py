@@ -17,7 +17,7 @@ from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values, over_seeds
 from fairseq_diverse.models.systems import BERT_ARCHITECTURES
 from fairseq_diverse.preparation import glue, pipeline
-from fairseq_diverse.support.paths import runs_dir
+from fairseq_diverse.support.paths import folders_of_data
 
 FILE = "glue.json"
 AVERAGE = "average"
@@ -66,7 +66,7 @@ class Glue(Kind):
 
     def examples(self, data: str) -> int | None:
         """Of the prepared data, else as GLUE has them."""
-        for folder in (runs_dir() / "data" / data, Path(data)):
+        for folder in folders_of_data(data):
             if (folder / pipeline.FILE).is_file() and pipeline.glue_task(record := pipeline.read_record(folder)):
                 return int(pipeline.entry(folder, record, "splits", "train", "kept"))
         task = glue.split_name(Path(data).name)

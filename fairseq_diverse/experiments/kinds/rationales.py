@@ -11,7 +11,7 @@ from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.preparation import eraser
 from fairseq_diverse.support.files import iterate_lines
-from fairseq_diverse.support.paths import runs_dir
+from fairseq_diverse.support.paths import folders_of_data
 from fairseq_diverse.support.typed import refuse_unknown
 
 FILE = "rationales.json"
@@ -52,7 +52,7 @@ class Rationales(Kind):
 
     def examples(self, data: str) -> int | None:
         """Of the prepared data, else as ERASER has them."""
-        for folder in (runs_dir() / "data" / data, Path(data)):
+        for folder in folders_of_data(data):
             if (path := folder / "text" / eraser.FILES["train"]).is_file():
                 return sum(1 for _ in iterate_lines(path))
         named = eraser.split_name(Path(data).name)

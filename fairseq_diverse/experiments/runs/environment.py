@@ -2,10 +2,10 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.processes import cores
+from fairseq_diverse.support.processes import cores, gpu_names
 
 # On a CPU glibc gives freed memory back after every update and gets it anew, page by page: 62,000 page faults an update
 # at size `small`. With these it keeps the memory, in huge pages. Results stay the same; see docs/speed.md.
@@ -60,18 +60,13 @@ def gpus_of_a_job(jobs: int) -> int:
     return max(1, torch.cuda.device_count() // jobs)
 
 
-def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
+def gpus_of_jobs(jobs: int) -> list[str]:
     """``CUDA_VISIBLE_DEVICES`` of each job: equal shares of the GPUs, or one in turn where jobs are more; empty where
     there are not several GPUs."""
-    import torch
-
-    if (count := torch.cuda.device_count()) < 2:
+    if len(names := gpu_names()) < 2:
         return []
-    names = inherited.get("CUDA_VISIBLE_DEVICES", "").split(",")[:count]
-    if len(names) < count:
-        names = [str(number) for number in range(count)]
     share = gpus_of_a_job(jobs)
-    return [",".join(names[(job * share + number) % count] for number in range(share)) for job in range(jobs)]
+    return [",".join(names[(job * share + number) % len(names)] for number in range(share)) for job in range(jobs)]
 
 
 def gpu_variables(gpus: Sequence[str], job: int, batch: int) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 import sys
 import zipfile
 from collections.abc import Generator, Iterator
@@ -23,7 +22,7 @@ from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import complete, is_finished, read_state, valid_state, write_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.host.starting import lighter
-from fairseq_diverse.support.files import atomic_write, write_text
+from fairseq_diverse.support.files import copy_file, write_text
 from fairseq_diverse.support.processes import die_with_parent, locked
 
 
@@ -116,7 +115,7 @@ def _train(run: Run, step: str, command: list[str], environment: dict[str, str],
         raise RunFailed(f"train ended after {updates} of {run.row.max_update} updates; see {log}")
     if not any(run.checkpoints.glob(f"checkpoint_*_{updates}.pt")):
         # fairseq leaves it out at the end of an epoch
-        _copy(run.checkpoints / "checkpoint_last.pt", run.checkpoints / f"checkpoint_0_{updates}.pt")
+        copy_file(run.checkpoints / "checkpoint_last.pt", run.checkpoints / f"checkpoint_0_{updates}.pt")
     measured = logs.measure("train", log) | {"peak_memory": peak, "updates": updates}
     if not math.isfinite(sum((measured["valid_nll"] or {}).values())):
         raise RunFailed(f"training diverged: a validation loss is not finite; see {log}")
@@ -197,14 +196,8 @@ def repair_last_checkpoint(folder: Path) -> int:
         whole = filter(_is_whole, folder.glob("checkpoint_*_*.pt"))
         if not (newest := max(whole, key=lambda path: int(path.stem.split("_")[2]), default=None)):
             return 0
-        _copy(newest, last)
+        copy_file(newest, last)  # no link: fairseq writes into the last checkpoint
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
-
-
-def _copy(source: Path, target: Path) -> None:
-    """No link: fairseq writes into the last checkpoint, and some file systems have none."""
-    with open(source, "rb") as file, atomic_write(target, "wb") as copy:
-        shutil.copyfileobj(file, copy)
 
 
 def _is_whole(path: Path) -> bool:

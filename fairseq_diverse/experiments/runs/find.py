@@ -13,7 +13,7 @@ from fairseq_diverse.experiments.kinds.lines import grouped
 from fairseq_diverse.experiments.run import NAME_BYTES, TREES, DataSet, Row, Run, Tracking
 from fairseq_diverse.preparation import DataConfig, glue
 from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, languages, read_record, test_sets
-from fairseq_diverse.support.paths import config_names, config_path, runs_dir
+from fairseq_diverse.support.paths import config_names, config_path, folders_of_data, runs_dir
 from fairseq_diverse.syntax.makers import copy_for, other_makers
 from fairseq_diverse.syntax.parsers import PARSERS
 
@@ -24,7 +24,7 @@ UNPREPARED = "unprepared"  # in place of a key, which needs the data
 def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet:
     """The data set that a name or a path means. Raises ValueError: it is not prepared (unless ``dry``), or unknown;
     says what to do."""
-    folders = [(root or runs_dir()) / "data" / name, Path(os.path.abspath(name))]
+    folders = folders_of_data(name, root)
     for path in folders:
         if (path / FILE).is_file():
             record = read_record(path)

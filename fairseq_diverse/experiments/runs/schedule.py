@@ -244,7 +244,7 @@ class Job(Resumed):
             import_user_dir(self.run.row.user_dir)
         run = replace(self.run, cpu=not torch.cuda.is_available())  # the node that submitted may have had none
         environment = variables_of_runs(1, run.cpu, self.same_arithmetic, os.environ.get("SLURM_CPUS_PER_TASK", ""))
-        if run_all([run], 1, environment, gpus=gpus_of_jobs(1, os.environ)):
+        if run_all([run], 1, environment, gpus=gpus_of_jobs(1)):
             raise RuntimeError(f"{run.name} is not finished; see {run.directory}")
         return outcome(run)
 
