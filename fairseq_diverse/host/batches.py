@@ -100,9 +100,12 @@ def short_enough(
 
 def learned_positions(forward: Any, self: Any, input: Any, incremental_state: Any = None, positions: Any = None) -> Any:
     """As ``LearnedPositionalEmbedding.forward``; ``UserError`` if a sentence is longer than the positions."""
-    if positions is None and input.size(1) > self.max_positions:
-        step = incremental_state is not None  # its position is the width, padding included
-        longest = input.size(1) if step else int(input.ne(self.padding_idx).sum(1).max())
+    if input.size(1) > self.max_positions:
+        if positions is not None:  # from 0, as BERT's
+            longest = int(positions.max()) + 1
+        else:
+            step = incremental_state is not None  # its position is the width, padding included
+            longest = input.size(1) if step else int(input.ne(self.padding_idx).sum(1).max())
         if longest > self.max_positions:
             most = f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}"
             raise UserError(f"{most}: leave out longer sentences, or train with more {POSITIONS}")

@@ -550,12 +550,15 @@ def test_the_cause_of_a_failed_resumption_is_named(capsys, monkeypatch):
 def test_a_sentence_beyond_the_learned_positions_is_one_line():
     from fairseq.modules import LearnedPositionalEmbedding
 
+    from fairseq_diverse.models.bert import Positions
+
     register()
     positions = LearnedPositionalEmbedding(4 + 2, 3, padding_idx=1)  # for 4 subwords
     words = torch.tensor([[1, 1, 5, 5, 5, 5], [1, 1, 1, 1, 1, 5]])
-    assert positions(words).shape == (2, 6, 3)  # wider than the positions only by padding
     said = "a sentence has 6 subwords, but the model has learned positions for 4: leave"
-    refused(said, positions, torch.full((1, 6), 5))
+    for these in (positions, Positions(4, 3, 1)):
+        assert these(words).shape == (2, 6, 3)  # wider than the positions only by padding
+        refused(said, these, torch.full((1, 6), 5))
     refused("has 5 subwords", positions, torch.full((1, 5), 5), incremental_state={})
 
 
