@@ -122,6 +122,7 @@ def main(given: Sequence[str] | None = None) -> int:
     trained = report.setdefault("nats", {})
     report = {**provenance.collect(), **settings, **report}
     chosen = [(name, flags) for name, flags in systems().items() if re.search(args.only, name)]
+    chosen = [system for system in chosen if system[0] in trained or not args.table]
     order = [(kind, seed) for seed in SEEDS["float32"] for kind in SEEDS if seed in SEEDS[kind]]
     work = [] if args.table else [(*system, *which) for which in order for system in chosen]
     for name, flags, kind, seed in tqdm(work, disable=None, unit="training"):
@@ -133,8 +134,9 @@ def main(given: Sequence[str] | None = None) -> int:
     heads = ["nats a token", "float32", "between its seeds", "bfloat16 less float32, by seed", "within"]
     print("\n".join(table(heads, rows({name: trained[name] for name, _ in chosen}))))
     apart = [x for name, _ in chosen for x in differences(trained[name])]
-    error = stdev(apart) / math.sqrt(len(apart))
-    print(f"\nall rows: {mean(apart):+.4f} ± {1.96 * error:.4f} (95%, {len(apart)} pairs)")
+    if len(apart) > 1:
+        error = stdev(apart) / math.sqrt(len(apart))
+        print(f"\nall rows: {mean(apart):+.4f} ± {1.96 * error:.4f} (95%, {len(apart)} pairs)")
     return 0
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import multiprocessing
 import random
+import re
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from benchmarks import __main__ as command
-from benchmarks import harness, long, naive, parsing, peer, peers, sides
+from benchmarks import half_types, harness, long, naive, parsing, peer, peers, sides
 from fairseq_diverse.attention.functional import agreement, routing
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
 from fairseq_diverse.syntax.parsers import KINDS
@@ -88,6 +89,12 @@ def test_recomputed_maps_take_less_memory(monkeypatch, capsys):
     long.main()
     *_, off, talking = (line.split(" | ") for line in capsys.readouterr().out.splitlines())
     assert (off[1], talking[1]) == ("off", "talking") and float(talking[3]) < float(talking[2])
+
+
+def test_the_table_of_half_types_has_what_was_trained(tmp_path, capsys):
+    (tmp_path / "preprocess.json").touch()
+    asked = ["--data", str(tmp_path), "--table", "--only", "talking|rotary"]
+    assert not half_types.main(asked) and re.findall(r"^\| (\w+) \|", capsys.readouterr().out, re.M) == ["talking"]
 
 
 def test_naive_agreement_is_the_same_function():
