@@ -2,7 +2,7 @@
 # Parse the source of prepared data and add its trees (--task translation_with_syntax). A second call resumes.
 set -euo pipefail
 
-if [[ $# -lt 1 || $# -gt 2 || ! ${2:-both} =~ ^(dependency|constituency|both)$ ]]; then
+if [[ $# -lt 1 || $# -gt 2 || $1 == -* || ! ${2:-both} =~ ^(dependency|constituency|both)$ ]]; then
     echo "usage: [WORKERS=N] $(basename "$0") DATA [dependency|constituency|both]" >&2
     echo "DATA: folder made by fairseq-diverse prepare. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers, by name or" >&2
     echo "folder (default: as fairseq-diverse parse). WORKERS: number of processes (default: one per core)." >&2

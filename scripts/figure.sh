@@ -54,6 +54,7 @@ if [[ $figure == li2022-figure3 ]]; then # nothing to train
         folders+=("$runs/data/$name")
         [[ -d $runs/data/$name ]] || missing+=("$name")
     done
+    [[ " ${given[*]} " != *" --dry-run "* ]] || { echo "to prepare: ${missing[*]:-nothing}" && exit 0; }
     [[ ${#missing[@]} -eq 0 ]] || fairseq-diverse prepare "${missing[@]}" "${from[@]}" "${checks[@]}" --workers "$(nproc)"
     exec fairseq-diverse plot lengths --data "${folders[@]}" --out "$out"
 fi

@@ -15,6 +15,9 @@ export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out
 
 quoted() { echo "'${1//\'/\'\'}'"; } # a text of YAML
 
+for encoder in "$@"; do
+    [[ $encoder == ?*=?* && -f ${encoder#*=} ]] || { echo "$0: $encoder: must be NAME=CHECKPOINT with an existing file" >&2 && exit 2; }
+done
 all=$(python -c 'from fairseq_diverse.data.probing import TASKS; print(*TASKS, sep=",")')
 mkdir -p "$out"
 {
@@ -25,7 +28,6 @@ mkdir -p "$out"
     echo "grid: {probe: [${PROBES:-$all}]}"
     echo "rows:"
     for encoder in "$@"; do
-        [[ $encoder == ?*=?* && -f ${encoder#*=} ]] || { echo "$0: $encoder: must be NAME=CHECKPOINT with an existing file" >&2 && exit 2; }
         echo "  $(quoted "${encoder%%=*}"): {from-checkpoint: $(quoted "$(realpath "${encoder#*=}")")}"
     done
 } >"$out/probing.yaml.part"

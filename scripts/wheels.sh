@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build wheels of fairseq-fixed, or of a checkout of fairseq's main branch, one for each Python 3.11 to 3.14 found.
-# usage: scripts/wheels.sh [--fairseq CHECKOUT] OUT
+# usage: [PYTHONS="3.11 3.12"] scripts/wheels.sh [--fairseq CHECKOUT] OUT
 set -euo pipefail
 usage() { sed -n 's/^# usage/usage/p' "$0" >&2 && exit 2; }
 checkout=
