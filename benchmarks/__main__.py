@@ -109,7 +109,7 @@ ROWS = [
     Row("training", "simple routing encoder:1-2", torch="torch routing encoder:1-2"),
     Row("training", "both of Li 2021", torch="torch routing encoder:1-2"),
     Row("training", "torch routing encoder"),
-    Row("training", "em routing encoder", published=0.63, torch="torch routing encoder"),
+    Row("training", "em routing encoder", published=1.20 / 1.92, torch="torch routing encoder"),
     Row("training", "simple routing encoder", published=0.64, torch="torch routing encoder"),
     Row("training", "naive em routing encoder", torch="torch routing encoder"),
     Row("training", "torch routing everywhere"),

@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10, help="steps of each")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print("| words | mechanism | peak, MB | recomputed | time of a step / off | recomputed |")
+    print("| words | mechanism | peak, MiB | recomputed | time of a step / off | recomputed |")
     print("| ---: | --- | ---: | ---: | ---: | ---: |")
     for length in args.lengths:
         kinds = [("off", False), *((name, again) for name in NAMES[1:] for again in (False, True))]
