@@ -80,15 +80,16 @@ def _register(name: str, flags: dict[str, object], size: Callable[[Namespace], N
 
     @register_model_architecture(model, name)
     def architecture(args: Namespace) -> None:
-        default = Namespace()
+        given, default = {*vars(args)}, Namespace()
         for namespace in (args, default):
             _default(namespace, flags)
             if model not in ("diverse_transformer", "diverse_t5"):
                 place_by_default(namespace, "encoder")
             size(namespace)
             fill_defaults(namespace)
-        for line in without_effect(args, default):
-            logger.warning(line)
+        if not given >= vars(default).keys():  # fairseq calls it again when it builds the model
+            for line in without_effect(args, default):
+                logger.warning(line)
 
 
 base, tiny = transformer_legacy.base_architecture, transformer_legacy.tiny_architecture
