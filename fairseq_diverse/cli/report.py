@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fairseq_diverse import __version__
 from fairseq_diverse.cli.run import add_table_arguments, parse_seeds, read_table
+from fairseq_diverse.cli.user_dir import add_user_dir, register_with
 from fairseq_diverse.experiments.runs.saved import runs_of, with_other_settings
 from fairseq_diverse.experiments.tables.load import Table
 from fairseq_diverse.reports import formats
@@ -117,6 +118,7 @@ def refresh(path: Path) -> None:
     """Write the marked tables of a Markdown file anew, or raise a UserError that names the marker."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
+    add_user_dir(parser)
 
     def parsed(command: str) -> argparse.Namespace:
         try:
@@ -133,6 +135,8 @@ def refresh(path: Path) -> None:
     def table(block: re.Match[str]) -> str:
         try:
             args = parsed(block["command"])
+            if args.user_dir:
+                register_with(args.user_dir)
             selection = selection_of(args, read_table(args))
             text = show(args, selection)
             absent = [row.name for row in selection.rows if not selection.summaries[row.name]]

@@ -64,7 +64,8 @@ def completed(report: Report, selection: Selection, sentences: Sequence[Sentence
     if not_run := selection.not_run:
         content["not_run"] = not_run
         share = f"{len(not_run)} of {len(selection.rows) + len(not_run)} rows"
-        blocks[0] = blocks[0]._replace(notes=[*blocks[0].notes, f"not run ({share}): {', '.join(not_run)}"])
+        note = f"not run ({share}): {', '.join(not_run)}"
+        blocks[:1] = [block._replace(notes=[*block.notes, note]) for block in blocks[:1]]
     blocks = blocks if with_notes else [block._replace(notes=[]) for block in blocks]
     return report._replace(blocks=blocks, content=content)
 

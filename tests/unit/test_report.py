@@ -6,6 +6,8 @@ import io
 import json
 import re
 import statistics
+import sys
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -28,6 +30,7 @@ from fairseq_diverse.reports import formats
 from fairseq_diverse.reports.card import model_card
 from fairseq_diverse.reports.columns import verdict
 from fairseq_diverse.reports.lines import names_of_tests, of_test
+from fairseq_diverse.reports.report import Report, completed
 from fairseq_diverse.reports.row_pictures import BETTER, OPEN, WORSE, draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import best_of_grids
 from fairseq_diverse.reports.side_by_side import Sentence
@@ -601,6 +604,11 @@ def test_special_characters_are_escaped_and_break_no_line():
     assert r"{[}a{]}  b c & " in formats.as_latex(cells, "", [])  # a row that starts with a bracket is no length
 
 
+def test_a_report_without_a_table_names_rows_that_were_not_run():
+    selection = SimpleNamespace(not_run=["second"], rows=["first"])
+    assert completed(Report([], {}), selection, [], True) == Report([], {"not_run": ["second"]})
+
+
 @pytest.fixture
 def results(table, tmp_path):
     """The arguments that report a table of one finished row."""
@@ -903,6 +911,10 @@ def test_tables_in_a_text_are_replaced(results, error_of, output_of, tmp_path):
     assert written.startswith(f"before\n\n{marker}table\n\n| row | BLEU |") and "old" not in written
     assert written.endswith("\n<!-- end -->\nafter\n") and "| second | not run |" in written
     assert not main(["report", "--refresh", str(text)]) and text.read_text() == written
+    (tmp_path / "own_mechanisms").mkdir()
+    (tmp_path / "own_mechanisms/__init__.py").touch()
+    text.write_text(written.replace("--columns", f"--user-dir {tmp_path / 'own_mechanisms'} --columns"))
+    assert output_of("report", "--refresh", text) == f"{text}: 1 table\n" and "own_mechanisms" in sys.modules
     for wrong, message in (
         ("nothing\n", "no table between"),
         (marker.replace("--columns", "--colums"), "--colums"),
