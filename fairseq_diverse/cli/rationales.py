@@ -70,8 +70,11 @@ def main(args: argparse.Namespace) -> None:
     records, count = [], len(examples)
     if part.exists():  # of an interrupted call; a last line that was not written to its end is cut off
         lines = part.read_bytes().split(b"\n")[:-1][:count]
+        try:
+            records = list(map(json.loads, lines))
+        except ValueError:
+            raise UserError(f"{part}: damaged; delete it, and give the command again") from None
         part.write_bytes(b"".join(line + b"\n" for line in lines))
-        records = list(map(json.loads, lines))
     left = examples[len(records) :]
     bar = tqdm(left, initial=len(records), total=count, desc="rationales", unit="document", mininterval=INTERVAL)
     with open(part, "a", encoding="utf-8") as file:

@@ -417,7 +417,10 @@ def test_the_command(data, checkpoint, tmp_path, capsys, error_of, monkeypatch):
     out.unlink()
     assert main(asked) == 130
     (part,) = tmp_path.glob(".rationales.jsonl.*.part")
-    part.write_bytes(part.read_bytes() + b'{"annotation')  # of a process that was killed
+    begun = part.read_bytes()
+    part.write_bytes(b"\0\n" + begun)
+    assert main(asked) == 2 and f"{part}: damaged; delete it, and give the command again\n" in capsys.readouterr().err
+    part.write_bytes(begun + b'{"annotation')  # of a process that was killed
     monkeypatch.setattr(
         "fairseq_diverse.analysis.rationales.explain", lambda *given: explained.append("") or explain(*given)
     )
