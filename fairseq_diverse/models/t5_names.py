@@ -80,8 +80,9 @@ def parameters(
 ) -> dict[str, Tensor]:
     """The parameters of ``diverse_t5``; rows of embeddings in the order of the dictionary ``words``. Raises
     ``UserError``: a parameter that T5 does not have, or embeddings of another size."""
-    if len(given["shared.weight"]) != len(words):
-        raise UserError(f"shared.weight: {len(given['shared.weight'])} rows, but config.json has {len(words)}")
+    shared = given.get("shared.weight", torch.empty(0))
+    if len(shared) != len(words):
+        raise UserError(f"shared.weight: {len(shared)} rows, but config.json has {len(words)}")
     found = {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}
     for name, tensor in given.items():
         if not UNUSED.fullmatch(name) and name not in ("shared.weight", "lm_head.weight"):
@@ -89,9 +90,9 @@ def parameters(
     for name in [name for name in found if name.endswith(" 0")]:  # the gate, and what it is multiplied by
         found[name[:-2]] = torch.cat([found.pop(name), found.pop(f"{name[:-1]}1")])
     order = rows(words)
-    embeddings = given["shared.weight"][order]
+    embeddings = shared[order]
     found |= {f"{side}.embed_tokens.weight": embeddings for side in ("encoder", "decoder")}
-    output = embeddings if _is_scaled(config) else given.get("lm_head.weight", given["shared.weight"])[order]
+    output = embeddings if _is_scaled(config) else given.get("lm_head.weight", shared)[order]
     return found | {"decoder.output_projection.weight": output}
 
 

@@ -119,6 +119,10 @@ NO_T5 = [
     (lambda its: (its / "spiece.model").write_bytes(b"no"), "spiece.model: damaged, or not a model of sentence"),
     (lambda its: (its / "model.safetensors").unlink(), "no weights; looked for "),
     (lambda its: (its / "model.safetensors").write_bytes(b"xx"), "model.safetensors: damaged or cut off"),
+    (
+        lambda its: rewritten(its, lambda tensors: tensors.pop("shared.weight")),
+        "shared.weight: 0 rows, but config.json",
+    ),
     (lambda its: rewritten(its, put_nan), "encoder.layer_norm.weight has the value nan; the file is damaged"),
     (lambda its: rewritten(its, lambda tensors: tensors.update(x=torch.ones(1))), "x: no parameter of T5"),
 ]
