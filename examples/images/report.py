@@ -35,7 +35,8 @@ def table(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    text = table(Path(sys.argv[1]))
+    folder, *readmes = sys.argv[1:] or sys.exit(__doc__)
+    text = table(Path(folder))
     print(text)
-    for readme in map(Path, sys.argv[2:]):
+    for readme in map(Path, readmes):
         rewrite_blocks(readme, "results", lambda found: text)
