@@ -8,6 +8,7 @@ from typing import Any
 from fairseq_diverse.preparation.raw import name_of_test
 from fairseq_diverse.preparation.sources import Sources, known_keys
 from fairseq_diverse.support.languages import base_language
+from fairseq_diverse.support.typed import NAMES, read_yaml
 
 SPLITS = ("train", "valid", "test")
 TEST_NAME = re.compile(r"\w[\w.+-]{,99}")
@@ -102,8 +103,6 @@ class DataConfig:
         Raises:
             ValueError: not YAML, an unknown or missing key, a value of the wrong type or out of range.
         """
-        from fairseq_diverse.support.typed import read_yaml
-
         given = read_yaml(path)
         try:
             return cls.from_mapping(path.stem, given)
@@ -190,7 +189,7 @@ def _typed(name: str, value: Any, default: Any) -> Any:
     if type(default) is float and type(value) is int:
         return float(value)
     if type(value) is not type(default):
-        raise ValueError(f"{name}: must be {type(default).__name__}, not {value!r}")
+        raise ValueError(f"{name}: {NAMES[type(default).__name__]} expected, not {value!r}")
     return value
 
 

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fairseq_diverse.experiments.kinds.kind import KINDS
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.tables import in_columns, latex, one_line
 
@@ -115,7 +116,8 @@ def _lines(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from ({"test": test, **line} for line in table["rows"])
     if "tests" not in content:
         yield from content.get("rows", ())
-    yield from content.get("pretraining", ())
+    for kind in KINDS:  # of those that are shown beside
+        yield from content.get(kind, ())
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

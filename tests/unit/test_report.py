@@ -724,6 +724,8 @@ def test_a_kind_that_names_its_measure_has_a_report(rows, monkeypatch):
     assert any(n.startswith("exact match: percent of sequences, end included, higher is better") for n in shown.notes)
     assert any("with these seeds, a true difference" in note for note in shown.notes)
     assert "p over examples (other test examples, the same trainings): paired t-test" in shown.notes
+    beside = {"rows": [{"row": "a"}], "copying": [{"row": "b", "exact": 1}]}  # below the table of another kind
+    assert formats.as_csv(beside, None) == "row,exact\na,\nb,1"
     scores, differences = draw_rows(shown.lines, Copying().measures(rows), "examples").axes
     assert scores.get_xlabel().startswith("exact match") and "minus the baseline's" in differences.get_xlabel()
 
