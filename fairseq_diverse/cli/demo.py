@@ -13,7 +13,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write, read_lines
 
 EXAMPLE = "fairseq-diverse demo --rows baseline,gated"
 
@@ -55,6 +56,8 @@ def main(args: argparse.Namespace) -> int:
             return code
         with atomic_write(words) as file:
             file.write(printed)
+    elif (count := len(read_lines(raw / "train.en"))) != args.sentences:
+        raise UserError(f"--sentences {args.sentences}: {raw} has {count} already; give another --out")
     print(f"== tokens, subwords, fairseq-preprocess: {data}", flush=True)
     trees = ["--dependency", f"{raw}/{{split}}.en.conllu", "--constituency", f"{raw}/{{split}}.en.ptb"]
     steps = [["prepare", "toy", "--raw", str(raw), "--out", str(data)]]

@@ -42,6 +42,8 @@ def test_demo(tmp_path, monkeypatch):
     assert "baseline" in page and "lpea" in page
     maps = sorted(path.name for path in (tmp_path / "demo/attention").glob("*.png"))
     assert maps == [f"{s}-{c}-2.png" for s in ("baseline", "lpea") for c in ("cross", "encoder")]
+    other = cli("demo", "--sentences", 200, *asked[3:], cwd=tmp_path, fails=2).stderr
+    assert other == "fairseq-diverse demo: --sentences 200: demo/raw has 300 already; give another --out\n"
     (checkpoint,) = (tmp_path / "demo").glob("toy-mini-baseline-*/seed1/checkpoints/checkpoint_*.pt")
     checkpoint.write_text("damaged")
     failed = cli(*asked, cwd=tmp_path, fails=2)
