@@ -301,17 +301,6 @@ def test_offline_the_script_lists_archives_and_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_incompatible_flags_are_refused():
-    for flags, words in (
-        (["multi30k_en_de", "--archives", "x"], "multi30k_en_de names no sources"),
-        (["iwslt14_de_en", "--raw", "x", "--accept-counts"], "go with --archives"),
-        (["iwslt14_de_en", "--raw", "x", "--archives", "x"], "not allowed with"),
-        (["iwslt14_de_en"], "iwslt14_de_en: where are its files? Give --raw DIR or --archives DIR"),
-        (["iwslt14_de_en", "probing", "--archives", "x", "--out", "y"], "--out y: is for one NAME"),
-    ):
-        assert words in cli("prepare", *flags, fails=2).stderr
-
-
 @pytest.mark.parametrize("language", ["de", "en"])
 def test_bpe_of_iwslt14_equals_that_of_subword_nmt(language):
     folder = shared_data("iwslt14_de-en")

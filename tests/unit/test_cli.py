@@ -131,6 +131,7 @@ def test_numbers_beyond_those_of_c_and_a_value_of_two_hyphens(capsys):
         (["prepare", "toy", "--workers", "2147483648"], "argument --workers: 2147483648: at most 2147483647"),
         (["plot", "lengths", "--layer", "9" * 30], ""),
         (["run", "toy", "--jobs", "x"], "argument --jobs: invalid int value: 'x'"),
+        (["prepare", "toy", "--raw", "x", "--archives", "x"], "argument --archives: not allowed with argument --raw"),
         (["run", "toy", "--rows=--"], "argument --rows: expected one argument"),
         (["size", "--user-dir=--"], "argument --user-dir: expected one argument"),
     ):
