@@ -100,12 +100,3 @@ def test_a_table_that_asks_wrongly_is_refused(replaced, words, table):
 def test_run_refuses_heads_of_rows_that_do_not_translate(table, capsys):
     assert main(["run", table(("first:", "first: {task: masked_lm}")), "--heads", "--dry-run"]) == 2
     assert "--heads: row first does not translate" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("heads", [[1], {"encoder:1": 3}, {"encoder:1": {"cosine": 0.1}},
-                                   {"encoder:1": place(float("nan"), 0.1, 2.0)}], ids=str)  # fmt: skip
-def test_damaged_figures_of_heads_are_refused(heads, runs, tmp_path, error_of):
-    (_, second) = find_runs(list(load_table(runs).rows.values()), [1], cpu=True)
-    second.directory.mkdir(parents=True)
-    (second.directory / "summary.json").write_text(json.dumps(SUMMARY | {"heads": heads}))
-    assert "summary.json: not a summary of a run" in error_of("report", runs, "--heads")

@@ -126,25 +126,41 @@ SUMMARY = {
     "metrics": {"bleu": 20.0, "chrf": 40.0, "ter": 60.0, "length_ratio": 1.0, "signatures": {"bleu": "s"}},
     "language": "de", "test_nll": [1.0, 2.0], "bleu_counts": [[3, 3, 2, 1, 0, 0], [4, 3, 2, 1, 0, 0]]
 }  # fmt: skip
+HEAD = {"cosine": 0.1, "constant share": 0.1, "effective rank": 2.0, "width": 128}
 
 
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
         (("metrics", "bleu"), NAN, "metrics: bleu: a number or a list of `key: value` expected, not NaN"),
+        (("metrics", "bleu"), "x", "metrics: bleu: a number or"),
+        (("metrics",), {}, "metrics: no bleu"),
         (("metrics", "chrf"), INFINITY, "chrf: a number"),
         (("metrics", "length_ratio"), True, "length_ratio: a number or a list of `key: value` expected, not True"),
         (("metrics", "ter"), 10**400, "metrics: ter: Number out of range"),
         (("test_nll",), [1.0, NAN], "test_nll: 1: a number expected, not NaN"),
         (("test_nll",), [1.0, -INFINITY], "test_nll: 1: a number expected, not -Infinity"),
         (("test_nll",), [1.0], "bleu_counts"),
+        (("test_nll",), ["x"] * 2, "test_nll: 0: a number expected, not x"),
         (("valid_nll", "last"), NAN, "valid_nll: last: a number"),
+        (("valid_nll", "last"), "x", "valid_nll: last: a number"),
         (("words_per_second", "train"), NAN, "words_per_second: train: a number"),
+        (("words_per_second",), 3, "words_per_second: a list of `key: value` expected, not 3"),
+        (("updates_per_second",), {"train": "x"}, "updates_per_second: train: a number"),
+        (("epoch_minutes",), "x", "epoch_minutes: a number"),
+        (("updates",), "13", "updates: a whole number"),
+        (("bleu_counts",), [[1, 2]], "bleu_counts"),
         (("bleu_counts", 0, 2), -5, "bleu_counts: 0: 2: "),
         (("bleu_counts", 0, 2), 1.5, "bleu_counts: 0: 2: a whole number expected, not 1.5"),
         (("bleu_counts", 0, 2), True, "bleu_counts"),
         (("seed",), True, "seed"),
+        (("seed",), "1", "seed"),
+        (("commands",), [], "commands: a list of length >= 1 expected"),
+        (("commands",), [None], "commands: 0: text expected"),
+        (("language",), None, "language: text expected"),
+        (("test",), 3, "test: text expected"),
         (("dirty",), 1, "dirty: true or false expected, not 1"),
+        (("machine",), "EPYC", "machine: a list of `key: value` expected"),
         (("machine", "cpu"), ["a"], "machine: cpu"),
         (("machine", "cores"), None, "machine: cores"),
         (("machine", "threads"), True, "machine: threads"),
@@ -157,6 +173,11 @@ SUMMARY = {
         (("kind",), "pictures", "kind pictures; known: "),
         (("schema",), 3, "schema 3, and this version reads up to 2"),
         (("tests",), {"valid": SUMMARY | {"test_nll": [NAN, 1.0]}}, "tests: valid: test_nll: 0: a number"),
+        (("tests",), {"newstest": {"metrics": {}}}, "tests: newstest: no `language`"),
+        (("heads",), [1], "heads: a list of `key: value` expected, not [1]"),
+        (("heads",), {"encoder:1": 3}, "heads: encoder:1: a list of `key: value` expected, not 3"),
+        (("heads",), {"encoder:1": {"cosine": 0.1}}, "heads: encoder:1: no width"),
+        (("heads",), {"encoder:1": HEAD | {"cosine": NAN}}, "heads: encoder:1: cosine: a number expected, not NaN"),
     ],
 )
 def test_a_damaged_summary_names_the_file_and_the_figure(keys, value, words, tmp_path):
@@ -166,6 +187,13 @@ def test_a_damaged_summary_names_the_file_and_the_figure(keys, value, words, tmp
     change(path, value, *keys)
     said = rf"^{path}: not a summary of a run \(.*{re.escape(words)}.*; save it again$"
     refused(said, read_summary, path, "save it again")
+
+
+@pytest.mark.parametrize("part", [{"classes": [1], "hits": ""}, {"classes": [1, 1], "hits": "1"}])
+def test_a_summary_of_classification_has_an_answer_for_each_example(part, tmp_path):
+    path = tmp_path / "first-seed1.json"
+    path.write_text(json.dumps(SUMMARY | {"kind": "classification", "accuracy": {"all": part}}))
+    refused(r"not a summary of a run \(accuracy: all: ", read_summary, path, "save it again")
 
 
 @pytest.mark.parametrize("part", ["", "RTE-m accuracy", "RTE f1", "MNLI-m accuracy"])
