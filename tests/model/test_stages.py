@@ -13,7 +13,7 @@ from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import Measurement
 from fairseq_diverse.models.layers import feed_forward
 from tests.cases import batch, build_model
-from tests.reference import differential, evolving, heads, routing
+from tests.reference import differential, evolving, heads
 
 T, B, C, H = 5, 2, 24, 4
 MAPS = Measurement(weights=True)
@@ -71,20 +71,6 @@ def test_differential_attention(key_width, kind):
             outputs, maps = (torch.tensor(y, dtype=torch.float64) for y in found)
             torch.testing.assert_close(got.value[:, b], attention.out_proj(outputs.permute(1, 0, 2).flatten(1)))
             torch.testing.assert_close(got.weights[b], maps)
-
-
-@pytest.mark.parametrize("iterations", [1, 4])
-@pytest.mark.parametrize(("kind", "capsules"), [("simple", 0), ("em", 0), ("em", 6)])
-def test_routing(kind, capsules, iterations):
-    attention, x = attention_of({"routing": kind, "routing_iterations": iterations, "routing_capsules": capsules})
-    own = attention.aggregate
-    with torch.no_grad():
-        votes = own.votes(own.hidden(own.layer_norm(x)).relu()).unflatten(-1, (H, capsules or C, -1))
-        rest = () if kind == "simple" else (own.beta_a.tolist(), own.beta_u.tolist())
-        loop = getattr(routing, f"{kind}_routing")
-        flags = {"iterations": iterations} | ({"activation": True} if rest else {})
-        expected = [[loop(position, *rest, **flags) for position in row] for row in votes.tolist()]
-        torch.testing.assert_close(own.combine(x), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_concatenated_pairs_start_and_learn_like_plain_heads():

@@ -26,19 +26,25 @@ def loop(module, heads, row):
     d = len(weights["votes.bias"]) // heads // n
     read = [[[votes[(h * n + i) * d + k] for k in range(d)] for i in range(n)] for h in range(heads)]
     if module.kind == "simple":
-        return simple_routing(read, 3)
+        return simple_routing(read, module.iterations)
     betas = [weights.get(name, [0.0] * n) for name in ("beta_a", "beta_u")]
-    return em_routing(read, *betas, 3, "beta_a" in weights)
+    return em_routing(read, *betas, module.iterations, "beta_a" in weights)
 
 
 @pytest.mark.parametrize(
-    ("kind", "capsules", "activation"),
-    [("simple", 0, "learned"), ("em", 0, "learned"), ("em", 4, "none"), ("em", 4, "learned")],
+    ("kind", "iterations", "capsules", "activation"),
+    [
+        ("simple", 1, 0, "learned"),
+        ("simple", 4, 0, "learned"),
+        ("em", 1, 0, "learned"),
+        ("em", 3, 4, "none"),
+        ("em", 4, 4, "learned"),
+    ],
 )
 @pytest.mark.parametrize("head_width", [0, 2], ids=["width / heads", "other width"])  # T5's heads may have another
-def test_equals_the_loop(kind, capsules, activation, head_width):
+def test_equals_the_loop(kind, iterations, capsules, activation, head_width):
     torch.manual_seed(0)
-    settings = RoutedAggregation.Settings(kind, capsules=capsules, activation=activation)
+    settings = RoutedAggregation.Settings(kind, iterations=iterations, capsules=capsules, activation=activation)
     module = RoutedAggregation(settings, AttentionShape.of("encoder", 1, 8, 3, head_width)).double()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
