@@ -135,7 +135,6 @@ def test_a_dry_run_prints_the_commands_of_every_row(name, tables, output_of, tmp
         ("syntax=phrase", "syntax needs constituency trees: add task: translation_with_syntax"),
         ("enliven=enliven", "--enliven-on 'encoder:1': encoder:1 has no mechanism to enliven its heads with"),
         ("encoder-attention-heads=3", "--encoder-attention-heads 3: must divide the width"),
-        ("base-layers=1", "--base-layers: not supported by diverse_transformer"),
         ("help=true", "fairseq-train: would show its help only"),
     ],
 )
@@ -154,7 +153,6 @@ def test_flags_unknown_to_fairseq_are_found_before_anything_starts(capsys, tmp_p
     ("table", "setting", "problem"),
     [
         ("toy", "disagreement-on=encoder:9", "disagreement: --disagreement-on 'encoder:9': layer 9 of encoder is out"),
-        ("toy", "disagreement-weight=-1", "disagreement: --disagreement-weight -1: must be a number >= 0"),
         ("toy", "arch=transformer", "disagreement: --arch: disagreement needs a model that measures its heads"),
         ("nlu-small", "evolving-on=decoder", "plain-pretraining: --evolving-on 'decoder': this model has no decoder"),
         ("nlu-small", "syntax=phrase", "plain-pretraining: --syntax, --enliven: the sentences of a language model"),

@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.logic import read_pairs, write_corpus
-from fairseq_diverse.data.probing import SURFACE, TASKS
+from fairseq_diverse.data.probing import SURFACE
 from fairseq_diverse.toy.probing import write_probing
 from tests.integration.commands import cli, run, runs_in
 from tests.integration.test_plot import data, plain  # noqa: F401  (fixtures of a prepared data set and a checkpoint)
@@ -59,11 +59,6 @@ def test_a_trained_encoder_is_probed_in_two_processes(data, plain, tmp_path):  #
     log = train_in_two(*flags, "--save-dir", tmp_path / "two")
     assert 0 < figures(log)["valid_loss"][-1] < 10
     assert main(["accuracy", f"x={tmp_path}/two/checkpoint_last.pt", "--data", str(tmp_path)]) == 0
-
-
-def test_missing_files_are_named_with_their_source(tmp_path):
-    said = refused("train", tmp_path, *SMALL.split())
-    assert all(f"{task}.txt" in said for task in TASKS) and "github.com/facebookresearch/SentEval" in said
 
 
 TABLE = """
@@ -190,7 +185,5 @@ def test_errors_are_one_line(corpus, tmp_path):
     (tmp_path / "train0").write_text("".join((corpus / "train0").read_text().splitlines(keepends=True)[:16]))
     few = f"error: {tmp_path}: 16 training pairs with --train-operators 0: too few, since one in 17"
     assert few in refused("train", tmp_path, *flags, "--train-operators", 0)
-    said = refused("train", corpus, *flags, "--syntax", "phrase")
-    assert "error: --syntax, --enliven: the sentences of this task have no trees" in said
     said = cli("run", "li2021-figure4", fails=2, env=runs_in(tmp_path / "runs")).stderr
     assert "run: fairseq-diverse prepare propositional_logic --archives DIR" in said

@@ -302,9 +302,6 @@ def test_validate(data, tmp_path):
         ("--lr-scheduler polynomial_decay", "--lr-scheduler polynomial_decay: needs --total-num-update"),
         ("--eval-bleu --eval-bleu-args {beam:5}", "--eval-bleu-args {beam:5}: no JSON (Expecting"),
         ("--cross-self-attention", "--cross-self-attention: not supported by diverse_transformer"),
-        ("--base-layers 1", "--base-layers: not supported by diverse_transformer"),
-        ("--routing em --routing-on encoder:3", "--routing-on 'encoder:3': layer 3 of encoder is out of range"),
-        (f"{DISAGREEMENT} --disagreement-weight -1", "--disagreement-weight -1: must be a number >= 0"),
         (f"{DISAGREEMENT} --disagreement-on cross:9", "--disagreement-on 'cross:9': layer 9 of cross is out of range"),
     ],
 )

@@ -303,7 +303,6 @@ def test_errors_are_one_line(data, checkpoint, tmp_path, error_of):
     translate = f"translate --checkpoint {checkpoint} --data {data} --input {raw}/test.en --cpu"
     given = f"{translate} --dependency {raw}/test.en.conllu"
     for words, message in (
-        (binarize, "--dependency or --constituency FILES are needed"),
         (f"{binarize} --dependency x.conllu", "--dependency x.conllu: must contain {split}"),
         (f"{binarize} --dependency {tmp_path}/{{split}}", f"{tmp_path}/train: cannot be read"),
         (translate, "this model needs dependency and constituency trees: give --dependency FILE or --dependency-model"),

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.properties import trained_model
 from tests.cases import CASES, batch, build_model
+from tests.refusals import refusal
 
 ROBERTA, T5 = {"arch": "diverse_roberta"}, {"arch": "diverse_t5"}
 
@@ -78,6 +78,7 @@ def test_only_where_placed(placement, names):
         ({"encoder_attention_heads": 0}, "--encoder-attention-heads 0: must divide the width --encoder-embed-dim 24"),
         ({"encoder_attention_heads": 5, **ROBERTA}, "--encoder-attention-heads 5: must divide the width --encoder-em"),
         ({"encoder_attention_heads": 5, **T5}, "--encoder-attention-heads 5: must divide the width --encoder-emb"),
+        ({"base_layers": 1}, "--base-layers: not supported by diverse_transformer"),
         ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config: not supported"),
         ({"decoder_xformers_att_config": "{}"}, "--decoder-xformers-att-config: not supported"),
         ({"syntax": "phrase", "syntax_on": "decoder"}, "--syntax-on 'decoder': syntax is defined on encoder only"),
@@ -101,9 +102,7 @@ def test_only_where_placed(placement, names):
     ],
 )
 def test_refused_when_built(flags, message):
-    with pytest.raises(UserError) as error:
-        build_model(flags)
-    assert message in str(error.value)
+    assert message in refusal(build_model, flags)
 
 
 def test_capsules_are_checked_against_the_width_of_their_attention():

@@ -11,13 +11,13 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.testing import properties
 
 
-@pytest.mark.parametrize("command", [["check", "temperature"]])
-def test_a_folder_that_cannot_be_imported_is_one_line(command, tmp_path, error_of):
+def test_a_folder_that_cannot_be_imported_is_one_line(tmp_path, error_of):
     for folder in (tmp_path / "absent", tmp_path):
-        assert f"--user-dir {folder}: no such folder, or one without" in error_of(*command, "--user-dir", folder)
+        said = error_of("check", "temperature", "--user-dir", folder)
+        assert f"--user-dir {folder}: no such folder, or one without" in said
     (tmp_path / "json").mkdir()
     (tmp_path / "json/__init__.py").touch()
-    said = error_of(*command, "--user-dir", tmp_path / "json")
+    said = error_of("check", "temperature", "--user-dir", tmp_path / "json")
     assert said.endswith("json: json is a module of Python; call the folder otherwise\n")
 
 
