@@ -91,12 +91,6 @@ def test_flags_missing_in_old_checkpoints_have_their_default():
     assert args.routing == "none" and args.routing_on == "encoder:1-2" and args.routing_iterations == 3
 
 
-def test_no_flag_starts_with_a_prefix_that_fairseq_moves():
-    for mechanism, kind in MECHANISMS.items():
-        for f in dataclasses.fields(kind.Settings):
-            assert not flag_name(mechanism, f.name).startswith(("--encoder", "--decoder", "--quant-noise"))
-
-
 def test_settings_of_a_mechanism_that_is_off_give_a_warning(caplog):
     def plain(**flags):
         args = argparse.Namespace(**flags)

@@ -613,7 +613,6 @@ def pairs(combine):
 
 HEADS, VALID = of_base(128, 32, 8, 64).transpose(1, 2), of_base(128, 32, dtype=torch.bool)
 PROJECTED, MAPS = of_base(32, 128, 8, 64).permute(1, 2, 0, 3), of_base(128, 8, 32, 32, dtype=torch.float32)
-PROJECTED = of_base(32, 128, 8, 64).permute(1, 2, 0, 3)
 ROUTED = [of_base(4096, 8, 512, 1), of_base(512), of_base(512)]
 COSTS = {  # of 4,096 tokens, forward and backward: the function, its inputs, the most launches and bytes
     "simple routing": (simple_routing, ROUTED[:1], 6, 0.2e9),
