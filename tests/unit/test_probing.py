@@ -14,7 +14,6 @@ from fairseq_diverse.data.probing import GROUPS, TASKS, Example, read_probing
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.tokens import Tokens
-from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks import classification
 from fairseq_diverse.tasks.classification import SentenceProbing, SentenceProbingConfig
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
@@ -114,7 +113,7 @@ def test_the_command(tmp_path, capsys, error_of):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "tree_depth.txt: missing; the ten files are sentence_length.txt, .*inversion.txt, from SentEval"),
+        (None, "tree_depth.txt: missing; the ten files are sentence_length.txt, .*inversion.txt, from .*github.com"),
         ("tr\t1\ta b\nno\t1\ta\n", "tree_depth.txt, line 2: SPLIT<TAB>LABEL<TAB>SENTENCE expected"),
         ("tr\t1\n", "line 1"),
         ("tr\t1\t \n", "line 1"),
@@ -143,6 +142,15 @@ def folder(tmp_path_factory):
     return folder
 
 
+def task_of(folder, **flags):
+    return SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), **flags))
+
+
+@pytest.fixture
+def task(folder):
+    return task_of(folder, probe="past_present")
+
+
 def build(task, arch="li2021_probing", **flags):
     torch.manual_seed(1)
     args = Namespace(arch=arch, **flags)
@@ -151,7 +159,7 @@ def build(task, arch="li2021_probing", **flags):
 
 
 def test_the_task_reads_words_and_labels(folder):
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="tree_depth"))
+    task = task_of(folder, probe="tree_depth")
     examples = read_probing(folder, "tree_depth")
     known = {word for example in examples["train"] for word in example.words}
     counts = Counter(word for example in examples["train"] for word in example.words)
@@ -165,14 +173,12 @@ def test_the_task_reads_words_and_labels(folder):
         assert shown == [" ".join(word if word in known else "?" for word in example.words) for example in found]
     refused("dev: sentence_probing has the splits train, valid, test", task.load_dataset, "dev")
     for flags in ({"from_checkpoint": "x"}, {"checkpoint_data": "x"}):
-        with pytest.raises(UserError, match="--from-checkpoint and --checkpoint-data: give both, or neither"):
-            SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), **flags))
-    with pytest.raises(UserError, match=r"--checkpoint-data: .*preprocess\.json: cannot be read"):
-        SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), from_checkpoint="x", checkpoint_data="none"))
+        refused("--from-checkpoint and --checkpoint-data: give both, or neither", task_of, folder, **flags)
+    said = r"--checkpoint-data: .*preprocess\.json: cannot be read"
+    refused(said, task_of, folder, from_checkpoint="x", checkpoint_data="none")
 
 
-def test_architectures(folder):
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+def test_architectures(task):
     with torch.device("meta"):
         plain, routed = build(task), build(task, "li2021_probing_aggregation")
     assert sum(p.numel() for p in plain.encoder.layers.parameters()) == 18_914_304  # six layers of Base
@@ -180,8 +186,7 @@ def test_architectures(folder):
     assert [a.self_attn.mechanism("routing") is not None for a in routed.encoder.layers] == [True] * 2 + [False] * 4
 
 
-def test_a_trained_encoder_is_probed_without_training(folder):
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+def test_a_trained_encoder_is_probed_without_training(task):
     trained = build_model({"dropout": 0.5, "routing": "em", "routing_on": "encoder"})
     encoder, task.pretrained = trained.encoder, lambda: trained
     task.dictionary = dictionary()
@@ -198,9 +203,8 @@ def test_a_trained_encoder_is_probed_without_training(folder):
     torch.testing.assert_close(logits, model.classifier(torch.stack(means)))
 
 
-def test_a_trained_encoder_reads_every_sentence_once(folder, monkeypatch):
+def test_a_trained_encoder_reads_every_sentence_once(task, monkeypatch):
     """In any batch; but not with trained pooling queries, and again after loading another encoder."""
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
     trained = build_model({})
     task.dictionary, task.pretrained = dictionary(), lambda: trained
     task.load_dataset("train")
@@ -226,9 +230,8 @@ def test_a_trained_encoder_reads_every_sentence_once(folder, monkeypatch):
     assert read == [3, 2, 2, 1]
 
 
-def test_the_checkpoint_of_a_probe_is_complete(folder):
+def test_the_checkpoint_of_a_probe_is_complete(task):
     """The settings of a trained encoder are stored in the arguments; mechanisms and a regularizer are refused."""
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
     trained = build_model({"routing": "em", "routing_on": "encoder"})
     task.dictionary, task.pretrained = dictionary(), lambda: trained
     args = Namespace(arch="li2021_probing")
@@ -248,9 +251,8 @@ def test_the_checkpoint_of_a_probe_is_complete(folder):
     refused("encoder is not trained; use", task.build_criterion, Namespace(_name="classification_with_disagreement"))
 
 
-def test_an_encoder_of_the_other_direction_is_refused(folder, monkeypatch):
+def test_an_encoder_of_the_other_direction_is_refused(task, monkeypatch):
     """It would read the words of the wrong dictionary."""
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
     task.cfg.from_checkpoint, task.cfg.checkpoint_data = "model.pt", "DATA"
     sides = {"source": None, "target": None}
     task.preprocessing = Preprocessing("en", "de", "", {}, sides, sides)
@@ -264,19 +266,16 @@ def test_an_encoder_of_the_other_direction_is_refused(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("mechanism", [{"talking": "both"}, {"interacting": "sum"}, {"qk_head_dim": 12}])
-def test_mechanisms_are_on_the_encoder_by_default(folder, mechanism):
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+def test_mechanisms_are_on_the_encoder_by_default(task, mechanism):
     assert not build(task, encoder_layers=1, **mechanism).encoder.layers[0].self_attn.is_plain
 
 
-def test_models_and_criterions_not_for_classification_are_refused(folder):
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+def test_models_and_criterions_not_for_classification_are_refused(task):
     refused("--arch zhang2021_dea: is not a classifier; use", task.build_model, Namespace(arch="zhang2021_dea"))
     refused("--criterion cross_entropy: this task needs", task.build_criterion, Namespace(_name="cross_entropy"))
 
 
-def test_the_tokens_of_the_penn_treebank_become_those_of_the_data(folder):
-    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+def test_the_tokens_of_the_penn_treebank_become_those_of_the_data(task):
     raw = []
     tokens = Tokens({"language": "en", **SIDE_DEFAULTS})
     task.preprocessing = SimpleNamespace(tokens={"source": tokens}, encode=lambda line: raw.append(line) or line)
