@@ -151,11 +151,11 @@ def test_a_table_of_logic_is_run_and_reported(corpus, tmp_path):
     done = call("run", tmp_path / "table.yaml", "--jobs", 2)
     (folder,) = (tmp_path / "runs").glob("*-both-*/seed1")
     summary = json.loads((folder / "summary.json").read_text())
-    found = summary["accuracy"]
-    assert list(found) == [str(count) for count in range(1, 13)]
-    for count, part in found.items():
+    by_operators = summary["accuracy"]
+    assert list(by_operators) == [str(count) for count in range(1, 13)]
+    for count, part in by_operators.items():
         assert len(part["hits"]) == sum(part["classes"]) == len(read_pairs(corpus / f"test{count}"))
-    hits = "".join(part["hits"] for part in found.values())
+    hits = "".join(part["hits"] for part in by_operators.values())
     share = 100 * hits.count("1") / len(hits)
     assert f"both seed 1: accuracy {share:.2f}" in done.stdout + done.stderr
     call("export", "--to", "safetensors", "--out", tmp_path / "shared", folder)
@@ -166,8 +166,8 @@ def test_a_table_of_logic_is_run_and_reported(corpus, tmp_path):
     shown = call("report", tmp_path / "table.yaml", "--save", tmp_path / "results").stdout
     assert re.search(rf"^both .* {share:.2f} .*\(one seed\) +(< )?[\d.]+ +1$", shown, re.MULTILINE), shown
     by_length = {words[0]: words for words in map(str.split, shown.splitlines()) if words and words[0].isdigit()}
-    assert list(by_length) == list(found)
-    for count, part in found.items():
+    assert list(by_length) == list(by_operators)
+    for count, part in by_operators.items():
         shares = [100 * x / len(part["hits"]) for x in (max(part["classes"]), part["hits"].count("1"))]
         assert [by_length[count][1], by_length[count][-1]] == [f"{share:.2f}" for share in shares]
     assert call("report", tmp_path / "table.yaml", "--results", tmp_path / "results").stdout == shown

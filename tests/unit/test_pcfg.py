@@ -104,7 +104,7 @@ def test_a_grammar_parses_what_it_was_not_trained_on(grammar, corpus, tmp_path, 
     (tmp_path / "parsed").write_text("".join(parsed))
     command = ["score-trees", "--gold", f"{corpus}/test.en.ptb", f"grammar={tmp_path}/parsed"]
     assert main(command) == 0
-    found = gold = ours = same = trees = 0
+    in_both = gold = ours = same = trees = 0
     files = tmp_path / "parsed", corpus / "test.en.ptb"
     for tree, line in zip(*(path.read_text().split("\n") for path in files), strict=True):
         if tree:
@@ -113,9 +113,9 @@ def test_a_grammar_parses_what_it_was_not_trained_on(grammar, corpus, tmp_path, 
             one, other = (constituents.brackets(as_tuples(side), tags) for side in sides)
             common = constituents.matched(one, other)
             assert compare(*sides) == Brackets(common, len(one), len(other))
-            found, gold, ours, trees = found + common, gold + len(one), ours + len(other), trees + 1
+            in_both, gold, ours, trees = in_both + common, gold + len(one), ours + len(other), trees + 1
             same += sorted(one) == sorted(other)
-    precision, recall, f1 = 100 * found / ours, 100 * found / gold, 200 * found / (gold + ours)
+    precision, recall, f1 = 100 * in_both / ours, 100 * in_both / gold, 200 * in_both / (gold + ours)
     said = capsys.readouterr().out.splitlines()
     figures = precision, recall, f1, 100 * same / trees
     assert said[-1].split() == ["grammar", f"{trees}", *(f"{x:.2f}" for x in figures)]

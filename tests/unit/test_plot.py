@@ -444,10 +444,10 @@ def test_learning_curves(tmp_path, capsys, error_of):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/train.log").write_text(first)
     (tmp_path / "b.log").write_text(line(10, 9.0, 6) + line(20, 7.0, 6))
-    found = read_training(tmp_path / "a")
-    assert found.training == ([10, 20, 30], [0.5, 1.5, 2.0], [9.5, 8.5, 7.5])
-    assert found.validation == ([25, 30], [1.75, 2.0], [8.2, 8.1])
-    figure = draw_learning_curves({"a": [found], "b": [read_training(tmp_path / "b.log")]}, "loss")
+    read = read_training(tmp_path / "a")
+    assert read.training == ([10, 20, 30], [0.5, 1.5, 2.0], [9.5, 8.5, 7.5])
+    assert read.validation == ([25, 30], [1.75, 2.0], [8.2, 8.1])
+    figure = draw_learning_curves({"a": [read], "b": [read_training(tmp_path / "b.log")]}, "loss")
     by_updates, by_minutes = figure.axes
     _, validation, other, nothing = by_updates.get_lines()[:4]
     assert other.get_xydata().tolist() == [[10, 9.0], [20, 7.0]] and not len(nothing.get_xydata())
@@ -457,8 +457,8 @@ def test_learning_curves(tmp_path, capsys, error_of):
     assert by_updates.get_ylabel() == "loss, bits a token"
     (tmp_path / "classifier.log").write_text(line(10, 0.6, 6).replace('"ppl"', '"accuracy"'))
     classifier = read_training(tmp_path / "classifier.log")
-    assert draw_learning_curves({"a": [found], "c": [classifier]}, "loss").axes[0].get_ylabel() == "loss, as logged"
-    pale, mean, *_ = draw_learning_curves({"a": [found]}, "nll_loss", smooth=2).axes[0].get_lines()
+    assert draw_learning_curves({"a": [read], "c": [classifier]}, "loss").axes[0].get_ylabel() == "loss, as logged"
+    pale, mean, *_ = draw_learning_curves({"a": [read]}, "nll_loss", smooth=2).axes[0].get_lines()
     assert pale.get_ydata().tolist() == [9.5, 8.5, 7.5] and mean.get_ydata().tolist() == [9.5, 8.5, 7.5]
     out = str(tmp_path / "curves.png")
     assert main(["plot", "curves", f"a={tmp_path}/a", f"b={tmp_path}/b.log", f"b={tmp_path}/a", "--out", out]) == 0

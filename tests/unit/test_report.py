@@ -195,10 +195,10 @@ def test_a_row_whose_seeds_differ_more_is_named_and_can_be_left_out(table, tmp_p
     saved.save(tmp_path / "results", with_settings(runs))
     asked = ["report", name, "--results", str(tmp_path / "results")]
     lines = {line["row"]: line for line in json.loads(output_of(*asked, "--format", "json"))["rows"]}
-    own = {row: np.var(values, ddof=1) for row, values in nll.items()}
-    assert lines["third"]["nll_seed_ratio"] == pytest.approx((own["third"] / own["first"]) ** 0.5)
-    others = (2 * own["first"] + 2 * own["fourth"] + own["third"]) / 5
-    assert lines["second"]["nll_seed_ratio"] == pytest.approx((own["second"] / others) ** 0.5)
+    variances = {row: np.var(values, ddof=1) for row, values in nll.items()}
+    assert lines["third"]["nll_seed_ratio"] == pytest.approx((variances["third"] / variances["first"]) ** 0.5)
+    others = (2 * variances["first"] + 2 * variances["fourth"] + variances["third"]) / 5
+    assert lines["second"]["nll_seed_ratio"] == pytest.approx((variances["second"] / others) ** 0.5)
     assert lines["second"]["nll_seed_p"] > 0.05 and lines["third"]["seed_ratio"] is None
     shown = output_of(*asked, "--verdict")
     assert "as all others: third (14.1 times). Their p is too small, and" in shown
@@ -208,8 +208,8 @@ def test_a_row_whose_seeds_differ_more_is_named_and_can_be_left_out(table, tmp_p
     assert "(3 rows)" in shown and "commits: 0123456789+" in shown
     left = output_of(*asked, "--verdict", "--without", "third")
     assert "[--without third]" in left and "third " not in left and "(2 rows)" in left and "vary alike" not in left
-    found = [re.search("^second .* (helps|not resolved) ", text, re.MULTILINE)[1] for text in (shown, left)]
-    assert found == ["not resolved", "helps"]
+    verdicts = [re.search("^second .* (helps|not resolved) ", text, re.MULTILINE)[1] for text in (shown, left)]
+    assert verdicts == ["not resolved", "helps"]
     for rows, message in (
         ("first", "--without first: row third is compared with it; give another --baseline"),
         ("fifth", "--without: no row fifth in table; rows: first, "),
