@@ -42,8 +42,8 @@ def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
 
 def to_arguments(flags: Mapping[str, str | bool]) -> list[str]:
     """``{"arch": "transformer", "fp16": True}`` -> ``["--arch", "transformer", "--fp16"]``; without those off."""
-    given = {flag: [] if value is True else [str(value)] for flag, value in flags.items() if value is not False}
-    return [word for flag, values in given.items() for word in (f"--{flag}", *values)]
+    words = {flag: [] if value is True else [str(value)] for flag, value in flags.items() if value is not False}
+    return [word for flag, values in words.items() for word in (f"--{flag}", *values)]
 
 
 def portable(word: str) -> str:

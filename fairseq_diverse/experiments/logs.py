@@ -46,20 +46,20 @@ def measure(step: str, path: Path) -> dict[str, Any]:
     """
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if step == "train":
-        found, speeds, updates, valid, free = PARAMETERS.findall(text), [], [], [], []
+        parameters, speeds, updates, valid, free = PARAMETERS.findall(text), [], [], [], []
         epoch = 0.0  # its updates: those done by the epochs done, "update" in the log
         for kind, stats in statistics(text.splitlines()):
             if kind == "valid" and (loss := stats.get("valid_nll_loss", "valid_ppl" in stats and stats["valid_loss"])):
                 valid.append(float(loss) * math.log(2))
             elif kind == "train_inner":
-                words, of_update = (float(stats.get(key, 0)) for key in ("wps", "wpb"))
+                words, update_words = (float(stats.get(key, 0)) for key in ("wps", "wpb"))
                 speeds += [words] if words > 0 else []
                 # "ups" has two digits after the point, too few where an update takes seconds
-                updates += [words / of_update] if words > 0 and of_update > 0 else []
+                updates += [words / update_words] if words > 0 and update_words > 0 else []
                 epoch = float(stats["num_updates"]) / stats["update"] if stats.get("update") else epoch
                 free += [float(stats["gb_free"])] if "gb_free" in stats else []
         return {
-            "parameters": int(found[-1].replace(",", "")) if found else None,
+            "parameters": int(parameters[-1].replace(",", "")) if parameters else None,
             "words_per_second": round(median(speeds), 1) if speeds else None,
             "updates_per_second": round(median(updates), 4) if updates else None,
             "epoch_minutes": round(epoch / median(updates) / 60, 4) if updates and epoch else None,

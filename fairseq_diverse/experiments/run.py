@@ -87,7 +87,7 @@ class Row:
         train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         content |= {"lenpen": self.lenpen} if self.lenpen else {}
-        content |= {"parser": others} if (others := other_makers(self.parser)) else {}
+        content |= {"parser": makers} if (makers := other_makers(self.parser)) else {}
         content |= {"split": self.split} if self.split != "test" else {}
         content |= {"pretrained": self.first.key("")} if self.first else {}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]

@@ -115,8 +115,8 @@ class Classification(Kind):
             return {}
         trained = max(int(line.row.train.get("train-operators", OPERATORS)) for line in lines)
         lengths = sorted(map(int, _parts(done[0].runs[0])))
-        of_rows = [(line.name, list(map(_parts, line.runs))) for line in done]
-        accuracies = {row: [pooled(parts[str(n)] for parts in runs) for n in lengths] for row, runs in of_rows}
+        row_parts = [(line.name, list(map(_parts, line.runs))) for line in done]
+        accuracies = {row: [pooled(parts[str(n)] for parts in runs) for n in lengths] for row, runs in row_parts}
         return {"Accuracy by number of operators": draw_accuracy(lengths, accuracies, trained)}
 
     def judge(self, row: Row, baseline: Row, difference: Difference) -> Difference:

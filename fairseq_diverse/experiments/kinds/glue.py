@@ -87,9 +87,9 @@ class Glue(Kind):
             raise ValueError(f"{where}: no task of GLUE{' as text' * self.as_text} (`fairseq-diverse prepare {name}`)")
         words = data.path / ("dict.input.txt" if self.as_text else "input0/dict.txt")
         if row.first and first and words.read_bytes() != (first.path / "dict.txt").read_bytes():
-            other = f"another dictionary than {row.first.data}, on which row {row.first.name} pre-trains"
+            wrong = f"another dictionary than {row.first.data}, on which row {row.first.name} pre-trains"
             named = f"{glue.PREFIX}{data.glue}{glue.AS_TEXT * self.as_text}@{Path(row.first.data).name}"
-            raise ValueError(f"{where}: has {other}; prepare and name {named}")
+            raise ValueError(f"{where}: has {wrong}; prepare and name {named}")
 
     def training(self, run: Run) -> Flags:
         """<s> and </s> are where fairseq's RoBERTa has them; between two sentences BERT has one </s>, RoBERTa two."""
@@ -98,8 +98,8 @@ class Glue(Kind):
         task = glue.TASKS[run.data.glue]
         classes: Flags = {"num-classes": str(len(task.labels) or 1), "regression-target": task.regression}
         arch = str(run.row.train.get("arch"))
-        own = bool(run.row.user_dir) and model_name(arch) == BERT_ARCHITECTURES[0]  # which imports fairseq
-        separator: Flags = {} if own or arch in BERT_ARCHITECTURES else {"separator-token": "2"}
+        is_plugin_bert = bool(run.row.user_dir) and model_name(arch) == BERT_ARCHITECTURES[0]  # which imports fairseq
+        separator: Flags = {} if is_plugin_bert or arch in BERT_ARCHITECTURES else {"separator-token": "2"}
         return classes | {"init-token": "0"} | separator
 
     def steps(self, run: Run, state: State) -> dict[str, list[str]]:
@@ -123,9 +123,9 @@ class Glue(Kind):
 
     def judge(self, row: Row, baseline: Row, difference: Difference) -> Difference:
         """The difference alone where row and baseline start from different given checkpoints."""
-        given = any(isinstance(start, str) for start in (row.pretrained, baseline.pretrained))
-        other = given and row.pretrained != baseline.pretrained
-        return replace(difference, test=None, untested=OTHER_START) if other else difference
+        from_checkpoint = any(isinstance(start, str) for start in (row.pretrained, baseline.pretrained))
+        other_start = from_checkpoint and row.pretrained != baseline.pretrained
+        return replace(difference, test=None, untested=OTHER_START) if other_start else difference
 
     def task_table(self, rows: Sequence[Row]) -> TaskTable | None:
         return TaskTable("dev set", "most frequent label", "parameters")
@@ -138,8 +138,8 @@ class Glue(Kind):
         systems, cells = _systems(rows, tasks), []
         first: dict[tuple[str, str], Row] = {}
         for row in rows:
-            if (other := first.setdefault((systems[row.name], tasks[row.name]), row)) is not row:
-                both = f"two data sets of {tasks[row.name]}, {other.data} and {row.data}"
+            if (first_row := first.setdefault((systems[row.name], tasks[row.name]), row)) is not row:
+                both = f"two data sets of {tasks[row.name]}, {first_row.data} and {row.data}"
                 raise ValueError(f"{systems[row.name]}: {both}; choose one with --rows")
         for line in compared.lines:
             published = str(line.row.published.get(tasks[line.name], "")).split("/")
@@ -148,8 +148,8 @@ class Glue(Kind):
                 cell.published = published[number] if number < len(published) else ""
                 cell.facts |= {"task": tasks[line.name], "published": cell.published}
                 cell.facts["published_parameters"] = str(line.row.published.get("parameters", ""))
-                of_grid = line.name not in (line.row.family, f"{line.row.family}-data={line.row.data}")
-                if line.seeds and not number and of_grid and systems[line.name] == line.row.family:
+                in_grid = line.name not in (line.row.family, f"{line.row.family}-data={line.row.data}")
+                if line.seeds and not number and in_grid and systems[line.name] == line.row.family:
                     cell.facts["point"] = line.name  # of a grid of more than data, the only one for its task
                 cells.append(cell)
         cells += self._averages(compared, tasks, systems)
@@ -161,18 +161,18 @@ class Glue(Kind):
     def _averages(self, compared: Compared, tasks: dict[str, str], systems: dict[str, str]) -> list[TaskLine]:
         """Of every system that has all tasks of the table, the mean of their first figures, by seeds that all have."""
         hidden = {row.name: _task(row, compared.summaries[row.name]) for row in compared.hidden}
-        others = [row for row in compared.hidden if hidden[row.name] in tasks.values()]
+        hidden_rows = [row for row in compared.hidden if hidden[row.name] in tasks.values()]
         tasks = hidden | tasks
-        systems = {name: f"{HIDDEN}{system}" for name, system in _systems(others, tasks).items()} | systems
-        rows = grouped((systems[row.name], row) for row in (*(line.row for line in compared.lines), *others))
+        systems = {name: f"{HIDDEN}{system}" for name, system in _systems(hidden_rows, tasks).items()} | systems
+        rows = grouped((systems[row.name], row) for row in (*(line.row for line in compared.lines), *hidden_rows))
         every = {tasks[line.name] for line in compared.lines}
         rows = {name: r for name, r in rows.items() if len(r) == len(every) == len({tasks[x.name] for x in r}) > 1}
         scores, baselines = {}, {}
-        for name, of_system in rows.items():
-            by_task = [{run["seed"]: main_score(run) for run in compared.summaries[row.name]} for row in of_system]
+        for name, system_rows in rows.items():
+            by_task = [{run["seed"]: main_score(run) for run in compared.summaries[row.name]} for row in system_rows]
             shared = sorted(set.intersection(*map(set, by_task)))
             scores[name] = {seed: sum(by_seed[seed] for by_seed in by_task) / len(by_task) for seed in shared}
-            baseline = systems.get(of_system[0].baseline, name)
+            baseline = systems.get(system_rows[0].baseline, name)
             baselines[name] = baseline if baseline in rows else name
         differences = over_seeds(scores, baselines)
         lines = []

@@ -75,9 +75,9 @@ class Images(Kind):
         refuse_unknown(row.generate, ("map-layers",), f"{where}: generate")
         if (arch := str(row.train["arch"])).removeprefix(ARCH) not in SIZES or not arch.startswith(ARCH):
             raise ValueError(f"{where}: arch: {arch}; known: {', '.join(f'{ARCH}{size}' for size in SIZES)}")
-        given = {flag: value for flag, value in row.train.items() if flag not in OF_RUN}
-        refuse_unknown(given, FLAGS, where)
-        for flag, value in given.items():
+        flags = {flag: value for flag, value in row.train.items() if flag not in OF_RUN}
+        refuse_unknown(flags, FLAGS, where)
+        for flag, value in flags.items():
             if not re.fullmatch(FLAGS[flag], str(value)):
                 named = {NUMBER: "a number", WHOLE: "a whole number"}
                 expected = named.get(FLAGS[flag]) or FLAGS[flag].replace("|", " or ")
@@ -85,9 +85,9 @@ class Images(Kind):
 
     def steps(self, run: Run, state: State) -> dict[str, list[str]]:
         row, seed = run.row, str(run.seed)
-        own = {"max-update": str(row.max_update), "data": str(run.data.path), "out": str(run.checkpoints)}
-        own |= {"size": str(row.train["arch"]).removeprefix(ARCH), "seed": seed}
-        flags = own | {flag: value for flag, value in row.train.items() if flag in FLAGS}
+        settings = {"max-update": str(row.max_update), "data": str(run.data.path), "out": str(run.checkpoints)}
+        settings |= {"size": str(row.train["arch"]).removeprefix(ARCH), "seed": seed}
+        flags = settings | {flag: value for flag, value in row.train.items() if flag in FLAGS}
         steps = {"train": ["-m", "examples.images.run", *to_arguments(flags)]}
         if layers := run.row.generate.get("map-layers"):
             files = ["--checkpoint", str(run.checkpoint), "--data", str(run.data.path)]
@@ -130,9 +130,9 @@ class Images(Kind):
             rows = [line for line in lines if str(line.row.train.get("attention")) == kind]
             done = [(line.facts["parameters"] / 1e6, line.scores["top1"].mean) for line in rows if line.seeds]
             shown = [(str(line.row.published.get("parameters", "")), line.row.published.get("top1")) for line in rows]
-            given = [(total / 1e6, top) for count, top in shown if top and (total := first_number(count))]
+            published = [(total / 1e6, top) for count, top in shown if top and (total := first_number(count))]
             name = NAMES.get(kind, kind)
-            for points, label, fill in ((done, name, "full"), (given, f"{name}, published", "none")):
+            for points, label, fill in ((done, name, "full"), (published, f"{name}, published", "none")):
                 if points:
                     x, y = zip(*points, strict=True)
                     axis.plot(x, y, color=color, marker=marker, linestyle="none", label=label, fillstyle=fill)

@@ -182,9 +182,9 @@ K = TypeVar("K", bound=type[Kind])
 
 def register_kind(kind: K) -> K:
     """Add a kind; used as a decorator. Raises ValueError: its name or one of its tasks is taken."""
-    for other in KINDS.values():
-        if taken := {kind.name} & {other.name} or {*kind.tasks} & {*other.tasks}:
-            raise ValueError(f"{kind.__name__}: {', '.join(taken)}: kind {other.name} has this name or task")
+    for registered in KINDS.values():
+        if taken := {kind.name} & {registered.name} or {*kind.tasks} & {*registered.tasks}:
+            raise ValueError(f"{kind.__name__}: {', '.join(taken)}: kind {registered.name} has this name or task")
     KINDS[kind.name] = kind()
     return kind
 

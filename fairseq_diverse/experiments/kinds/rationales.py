@@ -76,8 +76,8 @@ class Rationales(Kind):
         if not (data.path / "text/docs.jsonl").is_file():
             raise ValueError(f"{where}: not in ERASER's layout (`fairseq-diverse prepare eraser-NAME`)")
         if row.first and first and (data.path / "dict.txt").read_bytes() != (first.path / "dict.txt").read_bytes():
-            other = f"another dictionary than {row.first.data}, on which row {row.first.name} pre-trains"
-            raise ValueError(f"{where}: has {other}; prepare and name {eraser.PREFIX}NAME@{Path(row.first.data).name}")
+            wrong = f"another dictionary than {row.first.data}, on which row {row.first.name} pre-trains"
+            raise ValueError(f"{where}: has {wrong}; prepare and name {eraser.PREFIX}NAME@{Path(row.first.data).name}")
 
     def steps(self, run: Run, state: State) -> dict[str, list[str]]:
         files = ["--checkpoint", str(run.checkpoint), "--data", str(run.data.path)]

@@ -104,8 +104,8 @@ class Translation(Kind):
         batch: Flags = {} if {"batch-size", "max-tokens"} & set(row.generate) else {"batch-size": "64"}
 
         def generate(settings: Flags, subset: str, references: bool = False) -> list[str]:
-            own = generation(row, run.checkpoint, subset, references)
-            return ["-m", "fairseq_cli.generate", str(run.data.path), *to_arguments(shared | own | batch | settings)]
+            flags = generation(row, run.checkpoint, subset, references)
+            return ["-m", "fairseq_cli.generate", str(run.data.path), *to_arguments(shared | flags | batch | settings)]
 
         penalties = _penalty_steps(row).items()
         steps = {step: generate(row.generate | {"lenpen": value}, "valid") for value, step in penalties}
@@ -182,8 +182,8 @@ class Translation(Kind):
         summary = _with_metrics(run, summary) | ({"tests": tests} if tests else {})
         if not run.row.heads:
             return summary
-        found = (read_json(run.directory / "heads.json") or {})["attentions"].items()
-        rounded = {of: {name: x and round(x, 5) for name, x in figures.items()} for of, figures in found}
+        attentions = (read_json(run.directory / "heads.json") or {})["attentions"].items()
+        rounded = {of: {name: x and round(x, 5) for name, x in figures.items()} for of, figures in attentions}
         return summary | {"heads": rounded}
 
     def is_complete(self, run: Run, summary: Summary, tried: bool = False) -> bool:
@@ -212,11 +212,11 @@ class Translation(Kind):
             return Measure(key, name, lambda run: run["metrics"].get(key), digits, **options)
 
         def further(key: str) -> Measure:
-            found = find(key)
-            if not found.neural:
-                return metric(key, found.heading, **unjudged)
-            of_sentences: Any = lambda run: run["sentence_scores"][key]  # noqa: E731
-            return metric(key, found.heading, found.digits, lower=found.lower, examples=of_sentences)
+            definition = find(key)
+            if not definition.neural:
+                return metric(key, definition.heading, **unjudged)
+            sentence_scores: Any = lambda run: run["sentence_scores"][key]  # noqa: E731
+            return metric(key, definition.heading, definition.digits, lower=definition.lower, examples=sentence_scores)
 
         unjudged = {"deviation": False, "compared": False}
         keys = dict.fromkeys(name for row in rows for name in row.metrics if name not in ALWAYS)
@@ -267,13 +267,13 @@ class Translation(Kind):
 
     def signatures(self, lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
         """Of BLEU and of the metrics that are shown."""
-        found: dict[str, list[str]] = {}
+        merged: dict[str, list[str]] = {}
         for line in lines:
             for name, signatures in line.facts["signatures"].items():
                 if name == "bleu" or find(name).heading in headings:
-                    found[name] = sorted({*found.get(name, ()), *signatures})
-        names = {name: "sacreBLEU " if name in scores.METRICS else "" for name in found}
-        return [f"{find(name).heading}: {names[name]}{text}" for name, texts in found.items() for text in texts]
+                    merged[name] = sorted({*merged.get(name, ()), *signatures})
+        names = {name: "sacreBLEU " if name in scores.METRICS else "" for name in merged}
+        return [f"{find(name).heading}: {names[name]}{text}" for name, texts in merged.items() for text in texts]
 
 
 def _resampled_bleu(run: Summary) -> np.ndarray:
@@ -332,12 +332,12 @@ def _scored(run: Run, test: str = "") -> Summary:
         counts = f"{len(hypotheses)} translations and {len(nll)} scored references of {len(references)}"
         raise ValueError(f"{run.directory}: {test or 'test'}: {counts}")
     write_text(run.directory / f"{test or 'test'}.hyp", "".join(f"{line}\n" for line in hypotheses))
-    found = scores.score(hypotheses, references, run.data.target, pipeline.lowercased(run.data.path))
+    result = scores.score(hypotheses, references, run.data.target, pipeline.lowercased(run.data.path))
     return {
         "language": run.data.target,
-        "metrics": found.as_dict(),
+        "metrics": result.as_dict(),
         "test_nll": [round(value, 3) for value in nll],
-        "bleu_counts": found.statistics["bleu"][:, : 2 + ORDERS].astype(int).tolist(),
+        "bleu_counts": result.statistics["bleu"][:, : 2 + ORDERS].astype(int).tolist(),
     }
 
 
@@ -350,12 +350,12 @@ def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
     text = str(run.data.path / "text" / f"{run.split_of(test)}.")
     source, target = (read_lines(text + language) for language in (run.data.source, run.data.target))
     hypotheses = read_lines(run.directory / f"{test or 'test'}.hyp")
-    given = Texts(hypotheses, target, run.data.target, source, lowercase=pipeline.lowercased(run.data.path))
+    texts = Texts(hypotheses, target, run.data.target, source, lowercase=pipeline.lowercased(run.data.path))
     metrics, signatures, missing = summary["metrics"], {}, {}
     sentences = dict(summary.get("sentence_scores", {}))
     for name in wanted:
         try:
-            result = find(name).compute(given)
+            result = find(name).compute(texts)
         except ValueError as error:
             missing[name] = str(error).splitlines()[0]
             continue

@@ -31,17 +31,17 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
     for run in {run.row.name: run for run in runs}.values():  # whatever its seed
         row, steps = f"{table}: row {run.row.name}", steps_of(run, {})
-        for program, own in kind_of(run.row).own_flags(run.row).items():
+        for program, reserved in kind_of(run.row).own_flags(run.row).items():
             arguments = steps[program][3:] if program in steps else []
             flags = [pair for pair in itertools.pairwise([*arguments, ""]) if pair[0].startswith("--")]
-            given = {(program, _choices(arguments), *pair) for pair in flags if pair[0][2:] not in own}
-            if not arguments or (program == "generate" and given <= taken_before):
+            to_check = {(program, _choices(arguments), *pair) for pair in flags if pair[0][2:] not in reserved}
+            if not arguments or (program == "generate" and to_check <= taken_before):
                 continue  # of training, flags that are taken alone may not go together
-            taken_before |= given
+            taken_before |= to_check
             args, actions = _parsed(program, arguments, f"{row}: fairseq-{program}")
-            taken = {actions[f"--{flag}"].dest for flag in own if f"--{flag}" in actions}
+            taken = {actions[f"--{flag}"].dest for flag in reserved if f"--{flag}" in actions}
             for word in arguments:
-                if word in actions and actions[word].dest in taken and word.removeprefix("--") not in own:
+                if word in actions and actions[word].dest in taken and word.removeprefix("--") not in reserved:
                     named = "`fairseq-diverse run` sets this flag by itself, under another name"
                     raise ValueError(f"{row}: fairseq-{program}: {word}: {named}")
             if program == "train":
@@ -133,10 +133,10 @@ def _explained(unknown: str, arguments: Sequence[str], known: Sequence[str]) -> 
     if not unknown.startswith("--"):
         return f"{arguments[arguments.index(unknown) - 1]} takes no value such as {unknown}"
     missing = f"no flag {unknown} for this architecture, task and criterion"
-    if others := programs.criterions_with(unknown[2:].replace("-", "_")):
+    if criterions := programs.criterions_with(unknown[2:].replace("-", "_")):
         used = dict(itertools.pairwise(arguments)).get("--criterion", "")
-        alike = [criterion for criterion in others if criterion.startswith(used)]
-        return f"{missing}; it belongs to --criterion {' or '.join(alike or others)}"
+        alike = [criterion for criterion in criterions if criterion.startswith(used)]
+        return f"{missing}; it belongs to --criterion {' or '.join(alike or criterions)}"
     near = difflib.get_close_matches(unknown, known, n=1)
     placed = unknown.endswith("-on") and dict(itertools.pairwise(arguments)).get("--user-dir") == str(PACKAGE)
     return missing + "".join(f"; nearest: {n}" for n in near) + FORGOTTEN * placed
@@ -145,8 +145,8 @@ def _explained(unknown: str, arguments: Sequence[str], known: Sequence[str]) -> 
 def _shortened(text: str) -> str:
     """A message on one line; of a list of choices, the nearest, or all of a short one."""
     text = " ".join(text.split())
-    if found := re.fullmatch(r"(argument \S+: invalid choice: '(.*?)') \(choose from (.*)\)", text):
-        near = difflib.get_close_matches(found[2], re.findall(r"[^', ]+", found[3]), n=3)
+    if match := re.fullmatch(r"(argument \S+: invalid choice: '(.*?)') \(choose from (.*)\)", text):
+        near = difflib.get_close_matches(match[2], re.findall(r"[^', ]+", match[3]), n=3)
         if near or len(text) > 200:
-            return f"{found[1]} (nearest: {', '.join(near)})" if near else found[1]
+            return f"{match[1]} (nearest: {', '.join(near)})" if near else match[1]
     return text if len(text) <= 200 else f"{text[:200]}..."

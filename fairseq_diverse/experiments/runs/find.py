@@ -130,11 +130,11 @@ def find_runs(
             if NOT_IN_PATHS.search(str(path)):
                 wrong = f"{os.pathsep}, ${{ or control characters; choose another folder"
                 raise ValueError(f"{ascii(str(path))[1:-1]}: fairseq cannot read a path with {wrong}")
-        found = []
+        row_runs = []
         for seed, first_run in zip(seeds, runs_of(first) if first else [None] * len(seeds), strict=True):
             folder = next((path for path in existing if (path / f"seed{seed}").is_dir()), parent)
-            found.append(Run(row, seed, data, cpu, folder / f"seed{seed}", first_run, read=by_flag, equal=equal))
-        return found
+            row_runs.append(Run(row, seed, data, cpu, folder / f"seed{seed}", first_run, read=by_flag, equal=equal))
+        return row_runs
 
     parents: dict[str, Path] = {}  # of equal rows one
     runs: list[Run] = []
@@ -179,13 +179,13 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
     for run in runs:
         refuse_by_hand(run.data)
         refuse_lacking_start(run.row)
-        others = other_makers(run.row.parser)
-        known = others and all(name in PARSERS[kind] for kind, name in others.items())
+        makers = other_makers(run.row.parser)
+        known = makers and all(name in PARSERS[kind] for kind, name in makers.items())
         if known and (why := refused_trees(run.row, run.data)):
-            if "pcfg" in others.values() and not os.environ.get("PCFG_MODEL"):
+            if "pcfg" in makers.values() and not os.environ.get("PCFG_MODEL"):
                 todo = "give PCFG_MODEL=GRAMMAR, a file that `fairseq-diverse parse --train-pcfg TREES` writes"
                 raise ValueError(f"row {run.row.name}: reads trees by pcfg, which has no default model; {todo}; {why}")
-            folders[copy_for(run.data.path, others)] = run.data.path, others
+            folders[copy_for(run.data.path, makers)] = run.data.path, makers
             continue
         refuse_other_trees(run.row, run.data)
         if run.row.train.get("task") == TREES:
@@ -193,20 +193,20 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
     lacking = {run.data.name for run in runs if run.data.hash is None or (again and run.data.glue)}
     if names := sorted(lacking, key=lambda name: ("@" in name, name)):  # NAME@DATA has the dictionary of DATA
         yield ["prepare", *names, *flags, "--workers", str(os.cpu_count() or 1)]
-    for folder, (data, others) in sorted(folders.items()):
+    for folder, (data, makers) in sorted(folders.items()):
         if not any(folder.glob("test.*.syntax.json")):
-            yield from _trees(data, folder, others)
+            yield from _trees(data, folder, makers)
 
 
-def _trees(data: Path, folder: Path, others: dict[str, str]) -> Iterator[list[str]]:
-    """Trees for ``folder``, which is that of the data or a copy, by the usual parsers except for ``others``."""
+def _trees(data: Path, folder: Path, makers: dict[str, str]) -> Iterator[list[str]]:
+    """Trees for ``folder``, which is that of the data or a copy, by the usual parsers except for ``makers``."""
     record = json.loads((data / "preprocess.json").read_text(encoding="utf-8"))
     language, splits = record["source"], ["--splits", ",".join(record["splits"])]
     text, files = f"{data}/text/tok.{{split}}.{language}", []
     for kind, ending in FILES.items():
-        out = f"{folder if kind in others else data}/trees/{{split}}.{language}.{ending}"
-        model = os.environ.get(f"{others.get(kind, kind).upper()}_MODEL")
-        which = ["--kind", kind, "--language", language, *(["--parser", others[kind]] if kind in others else [])]
+        out = f"{folder if kind in makers else data}/trees/{{split}}.{language}.{ending}"
+        model = os.environ.get(f"{makers.get(kind, kind).upper()}_MODEL")
+        which = ["--kind", kind, "--language", language, *(["--parser", makers[kind]] if kind in makers else [])]
         yield ["parse", *which, *(["--model", model] if model else []), *splits, "--input", text, "--out", out]
         files += [f"--{kind}", out]
-    yield ["binarize-syntax", "--data", str(data), *(["--copy", str(folder)] if others else []), *splits, *files]
+    yield ["binarize-syntax", "--data", str(data), *(["--copy", str(folder)] if makers else []), *splits, *files]

@@ -99,15 +99,15 @@ def machine(start: Mapping[str, Any]) -> str:
     cpu, cores, threads, capability, device = (entries[key] for key in MACHINE_KEYS)
     words = [cpu, f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}", capability]
     words += [device] * (device != "cpu")
-    given = dict(entries.get("variables", {}))  # that change speed or results
+    changed = dict(entries.get("variables", {}))  # that change speed or results
     for text, variables in (("keeps freed memory", ALLOCATION), ("--same-arithmetic", AVX2)):
-        if variables.items() <= given.items():
+        if variables.items() <= changed.items():
             words.append(text)
-            given = {name: value for name, value in given.items() if name not in variables}
+            changed = {name: value for name, value in changed.items() if name not in variables}
     known = {"ATEN_CPU_CAPABILITY": capability.lower()}  # what is said already
     known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
-    others = [f"{name}={value}" for name, value in sorted(given.items()) if value.lower() != known.get(name)]
-    return ", ".join([*words, *others])
+    more = [f"{name}={value}" for name, value in sorted(changed.items()) if value.lower() != known.get(name)]
+    return ", ".join([*words, *more])
 
 
 def processor() -> str:
@@ -116,9 +116,9 @@ def processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor() or platform.machine()
-    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.+)$", text, re.MULTILINE))
-    name = found.get("model name", platform.machine())
-    return f"{name}, family {found['cpu family']}, model {found['model']}" if len(found) == 3 else name
+    fields = dict(re.findall(r"^(model name|cpu family|model)\s*: (.+)$", text, re.MULTILINE))
+    name = fields.get("model name", platform.machine())
+    return f"{name}, family {fields['cpu family']}, model {fields['model']}" if len(fields) == 3 else name
 
 
 def environment(added: dict[str, str]) -> str:

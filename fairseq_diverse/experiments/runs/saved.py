@@ -61,11 +61,11 @@ def with_other_settings(rows: Sequence[Row], root: Path | None = None) -> list[s
     for run in _runs_of_usable(rows, root):
         parent = run.directory.parent
         paths = parent.parent.glob(f"{parent.name.rpartition('-')[0]}-*/seed*/summary.json")
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for path in sorted(paths):
             with suppress(ValueError):  # damaged ones
-                found[difference(read_summary(path, AGAIN), run.row)] += 1
-        texts += [f"{run.row.name} ({count}): {why}" for why, count in found.items() if why]
+                counts[difference(read_summary(path, AGAIN), run.row)] += 1
+        texts += [f"{run.row.name} ({count}): {why}" for why, count in counts.items() if why]
     return texts
 
 
@@ -97,7 +97,7 @@ def from_results(folder: Path, rows: Sequence[Row], named: bool = True) -> dict[
         paths[name][seed] = path
     if not summaries:
         raise ValueError(f"{folder}: no saved summaries; `fairseq-diverse report TABLE --save {folder}` writes them")
-    return {name: [summaries[path] for _, path in sorted(of_row.items())] for name, of_row in paths.items()}
+    return {name: [summaries[path] for _, path in sorted(by_seed.items())] for name, by_seed in paths.items()}
 
 
 def difference(summary: Summary, row: Row) -> str:
@@ -105,8 +105,8 @@ def difference(summary: Summary, row: Row) -> str:
     if summary["data"] != (name := data_name(row.data)):
         return f"its data are {summary['data']}, not {name}"
     before, after = summary["row"], kind_of(row).settings(row)
-    if other := _other_flag(before["train"], after["train"]):
-        return f"it was trained with {other}"
+    if changed_flag := _other_flag(before["train"], after["train"]):
+        return f"it was trained with {changed_flag}"
     if before.get("pretrained") != after.get("pretrained"):
         return f"it was not pre-trained as row {row.first.name}" if row.first else "it was pre-trained as another row"
     if before["average"] != after["average"]:
@@ -117,8 +117,8 @@ def difference(summary: Summary, row: Row) -> str:
     if before.get("lenpen") != after.get("lenpen"):
         tried = (", ".join(settings.get("lenpen") or ["none"]) for settings in (before, after))
         return "its length penalty was chosen from {}, not from {}".format(*tried)
-    other = _other_flag(before.get("generate", {}), after.get("generate", {}))
-    return f"it was translated with {other}" if other else ""
+    changed_flag = _other_flag(before.get("generate", {}), after.get("generate", {}))
+    return f"it was translated with {changed_flag}" if changed_flag else ""
 
 
 def _other_flag(before: Mapping[str, str | bool], after: Mapping[str, str | bool]) -> str:
@@ -138,22 +138,22 @@ def _evaluated(average: Mapping[str, Any]) -> str:
     return f"the average of the {which}, one every {{every}} updates".format(**average)
 
 
-def _other_file(own: Mapping[str, str], kept: Mapping[str, str]) -> str:
+def _other_file(digests: Mapping[str, str], kept: Mapping[str, str]) -> str:
     """What differs between the digests of what a row reads here and of what a run read; empty if nothing does."""
-    other = differing(own, kept)
-    return f"it was run with another {other}" if other else ""
+    name = differing(digests, kept)
+    return f"it was run with another {name}" if name else ""
 
 
 def refuse_replacing(folder: Path, rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> None:
     """Raise ``ValueError`` where ``save`` would replace a copy of a run with other settings or of other data."""
-    for row, own in [(each, own) for each in rows for own in summaries[each.name]]:
-        path = copy_path(folder, row.name, own["seed"])
+    for row, summary in [(each, summary) for each in rows for summary in summaries[each.name]]:
+        path = copy_path(folder, row.name, summary["seed"])
         try:
             copy = read_summary(path, "")
         except ValueError:  # none is there, or what is there is damaged
             continue
-        problem = difference(copy, row) or _other_file(own.get("read", {}), copy.get("read", {}))
-        if copy.get("data_hash") != own.get("data_hash"):
+        problem = difference(copy, row) or _other_file(summary.get("read", {}), copy.get("read", {}))
+        if copy.get("data_hash") != summary.get("data_hash"):
             problem = problem or "its data are others of this name"
         if problem:
             raise ValueError(f"{path}: {problem}; save to another folder, or delete this file")
@@ -166,8 +166,8 @@ def copy_path(folder: Path, row: str, seed: int) -> Path:
 def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
     """Copy summaries to ``<folder>/<row>-seed<S>.json``."""
     paths = []
-    for name, of_row in summaries.items():
-        for summary in of_row:
+    for name, row_summaries in summaries.items():
+        for summary in row_summaries:
             paths.append(copy_path(folder, name, summary["seed"]))
             write_copy(paths[-1], summary | {"system": name})
     return paths
@@ -187,7 +187,7 @@ class Copies:
         paths = sorted(folder.glob("*.json"))
         copies = from_results(folder, [run.row for run in runs]) if paths else {}
         self.summaries = [read_summary(path, AGAIN) for path in paths]  # of every row: all are to be compared
-        by_seed = {(name, copy["seed"]): copy for name, of_row in copies.items() for copy in of_row}
+        by_seed = {(name, copy["seed"]): copy for name, row_copies in copies.items() for copy in row_copies}
         self.finished: set[Path] = set()  # directories of runs whose copies have all that their rows ask for
         self.lacking: set[Path] = set()  # of those that lack a test set, a metric or the figures of heads
         for run in {run.data.path: run for run in runs if run.data.hash}.values():
@@ -198,8 +198,8 @@ class Copies:
         for run in runs:
             self.names.setdefault(run.directory, set()).add(run.row.name)
             if copy := by_seed.get((run.row.name, run.seed)):
-                if other := differing(run.read, copy.get("read", {})):
-                    wrong = f"the copy of {run.name} is of another {other} than there is here"
+                if changed := differing(run.read, copy.get("read", {})):
+                    wrong = f"the copy of {run.name} is of another {changed} than there is here"
                     raise ValueError(f"{folder}: {wrong}; bring it from where it was trained, or give another --save")
                 again = run.checkpoint.is_file()  # it is scored
                 complete = kind_of(run.row).is_complete(run, copy, tried=not again)
@@ -207,9 +207,9 @@ class Copies:
         needed = {run.first.directory for run in runs if run.first and run.directory not in self.finished}
         self.finished -= needed  # checkpoints are not copied: what others are to start from is trained again
 
-    def _refuse_other(self, run: Run, key: str, own: str | None, what: str) -> None:
+    def _refuse_other(self, run: Run, key: str, digest: str | None, what: str) -> None:
         for copy in self.summaries:
-            if copy["data"] == run.data.name and copy.get(key, own) != own:
+            if copy["data"] == run.data.name and copy.get(key, digest) != digest:
                 of = f"the copy of {copy['system']} seed {copy['seed']} is of other {what} than {run.data.path}"
                 todo = f"bring the {what} from where it was trained, or give another --save"
                 raise ValueError(f"{self.folder}: {of}; {todo}")

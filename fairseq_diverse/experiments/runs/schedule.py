@@ -114,7 +114,7 @@ def other_arithmetic(run: Run, environment: dict[str, str]) -> str:
     finished = is_finished(run)
     before = starts_of(summary_of(run) or {}) if finished else read_state(run).get("starts", [])
     machines = [start.get("machine") or {"threads": 0} for start in before]
-    if all(one["threads"] == 1 and AVX2.items() <= one.get("variables", {}).items() for one in machines):
+    if all(machine["threads"] == 1 and AVX2.items() <= machine.get("variables", {}).items() for machine in machines):
         return ""
     if finished:
         return "; NOT with --same-arithmetic, by its summary: remove that folder to train it again"
@@ -274,7 +274,7 @@ def queue(runs: Sequence[Run], jobs: int, options: Sequence[str], same_arithmeti
         write_text(run.directory / NUMBER, number)
         yield f"{run.name}: job {number}, {run.directory}"
     begun = len(unfinished) - len(ready) - len(waiting)
-    others = f"{begun} queued or at work, " * bool(begun) + f"{len(runs) - len(unfinished)} done before"
-    yield f"{len(ready)} runs queued, {others}; logs of jobs: {folder}"
+    skipped = f"{begun} queued or at work, " * bool(begun) + f"{len(runs) - len(unfinished)} done before"
+    yield f"{len(ready)} runs queued, {skipped}; logs of jobs: {folder}"
     if waiting:
         yield f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again"

@@ -26,10 +26,10 @@ def converted(summary: Summary) -> Summary:
     lines = [_readable(line) for line in typed(summary["commands"], list[str], "commands")]
     trained = _flags(lines[0])
     average = summary.get("average", _average(lines, trained))
-    own = {*PROGRAM, *TRAINING, *(["best-checkpoint-metric"] if "by" in average else [])}
+    reserved = {*PROGRAM, *TRAINING, *(["best-checkpoint-metric"] if "by" in average else [])}
     if kind == "glue":
-        own |= {*GLUE, *({"finetune-from-model"} - summary.get("read", {}).keys())}
-    row = {"train": {"task": DEFAULT_TASK, **_without(trained, own)}, "average": average}
+        reserved |= {*GLUE, *({"finetune-from-model"} - summary.get("read", {}).keys())}
+    row = {"train": {"task": DEFAULT_TASK, **_without(trained, reserved)}, "average": average}
     if kind == "translation":
         row |= _translation(summary, lines)
     if "pretrained" in summary:
@@ -69,6 +69,6 @@ def _translation(summary: Summary, lines: Sequence[Sequence[str]]) -> dict[str, 
     split = "valid" if summary.get("test") == "valid" else "test"
     penalties = sorted(summary["chosen"]["valid_bleu"]) if "chosen" in summary else []
     translated = [_flags(words) for words in lines if words[0] == "fairseq-generate"]
-    of_split = [flags for flags in translated if flags.get("gen-subset") == split and "score-reference" not in flags]
-    own = {*PROGRAM, *TRANSLATION, *(["lenpen"] if penalties else [])}
-    return {"generate": _without(of_split[0], own), "lenpen": penalties, "split": split}
+    on_split = [flags for flags in translated if flags.get("gen-subset") == split and "score-reference" not in flags]
+    reserved = {*PROGRAM, *TRANSLATION, *(["lenpen"] if penalties else [])}
+    return {"generate": _without(on_split[0], reserved), "lenpen": penalties, "split": split}

@@ -173,8 +173,8 @@ def averaged(average: Any, override: Flags, where: str) -> Flags:
     average = {} if average in (None, "none") else average
     if not isinstance(average, dict):
         raise ValueError(f"{where}: average: {shown(average)}; allowed: {forms}")
-    others = {"last": {"best", "by"}, "best": {"last"}}  # that a new kind replaces
-    replaced = set().union(*(others.get(key, set()) for key in override))
+    conflicting = {"last": {"best", "by"}, "best": {"last"}}  # that a new kind replaces
+    replaced = set().union(*(conflicting.get(key, set()) for key in override))
     average = {key: value for key, value in average.items() if key not in replaced} | override
     refuse_unknown(average, AVERAGE_KEYS, f"{where}: average")
     if not average or 0 in (average.get("last"), average.get("best")):
@@ -188,11 +188,11 @@ def averaged(average: Any, override: Flags, where: str) -> Flags:
 
 def length_penalties(generate: Flags, where: str) -> tuple[str, ...]:
     """Take a list of length penalties, to be chosen from on the validation split, out of ``generate``."""
-    if not isinstance(given := generate.get("lenpen"), list):
+    if not isinstance(items := generate.get("lenpen"), list):
         return ()
-    values = [str(int(v) if isinstance(v, float) and v.is_integer() else v) for v in given if type(v) in (int, float)]
-    if not len(given) == len(values) == len(set(values)) > 1 or not all(math.isfinite(float(v)) for v in values):
-        raise ValueError(f"{where}: generate: lenpen: {shown(given)}: a number or a list of different ones expected")
+    values = [str(int(v) if isinstance(v, float) and v.is_integer() else v) for v in items if type(v) in (int, float)]
+    if not len(items) == len(values) == len(set(values)) > 1 or not all(math.isfinite(float(v)) for v in values):
+        raise ValueError(f"{where}: generate: lenpen: {shown(items)}: a number or a list of different ones expected")
     del generate["lenpen"]
     return tuple(values)
 
@@ -204,13 +204,13 @@ def in_updates(train: Flags, examples: int | None, gpus: int, where: str) -> Fla
     An epoch has as many updates as training has batches, of ``gpus`` together where their number is given.
     """
     if epochs := EPOCHS.fullmatch(str(train.get("max-update"))):
-        batch, given = [train.get("batch-size"), train.get("update-freq", 1)], f"{where}: max-update: {epochs[0]}"
+        batch, setting = [train.get("batch-size"), train.get("update-freq", 1)], f"{where}: max-update: {epochs[0]}"
         if not examples:
-            raise ValueError(f"{given}: of data whose training examples are not known; give updates")
+            raise ValueError(f"{setting}: of data whose training examples are not known; give updates")
         if not all(type(number) is int and number > 0 for number in batch):
-            raise ValueError(f"{given}: needs batch-size, and update-freq as one number")
-        if other := next((flag for flag in ("max-sentences", "max-tokens") if flag in train), ""):
-            raise ValueError(f"{given}: not with {other}; give batch-size alone, or updates")
+            raise ValueError(f"{setting}: needs batch-size, and update-freq as one number")
+        if conflict := next((flag for flag in ("max-sentences", "max-tokens") if flag in train), ""):
+            raise ValueError(f"{setting}: not with {conflict}; give batch-size alone, or updates")
         sentences, batches = int(batch[0]), int(batch[1]) * max(1, gpus)
         train = train | {"max-update": math.ceil(int(epochs[1]) * math.ceil(examples / sentences) / batches)}
     for flag in ("warmup-updates", "total-num-update"):

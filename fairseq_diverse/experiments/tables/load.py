@@ -35,7 +35,7 @@ class Table:
 Settings = Sequence[str] | None
 
 
-class _Given(NamedTuple):
+class _TableSource(NamedTuple):
     """A file, and what the command line says in place of it."""
 
     path: Path
@@ -71,9 +71,9 @@ def load_table(
         user_dir = str(path.parent / str(table.user_dir))
         import_user_dir(user_dir, f"{path}: user-dir")  # it may have the kind of its rows
     folder = os.path.abspath(user_dir) if user_dir else ""
-    given = _Given(path, content, table, data or "", size or "", replaced, folder)
-    fixed = {*replaced.train, *replaced.keys, *(key for key in ("data", "size") if getattr(given, key))}
-    rows = {point: _resolved(point, *of, given) for point, of in file.points(content, table, path, fixed).items()}
+    source = _TableSource(path, content, table, data or "", size or "", replaced, folder)
+    fixed = {*replaced.train, *replaced.keys, *(key for key in ("data", "size") if getattr(source, key))}
+    rows = {point: _resolved(point, *of, source) for point, of in file.points(content, table, path, fixed).items()}
     if not rows:
         raise ValueError(f"{path}: no rows")
     known = {row.data for row in rows.values()}
@@ -90,14 +90,14 @@ def load_table(
     return Table(path.stem, title or path.stem, note, axes, _different(rows) if data else rows, changed, cited)
 
 
-def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
+def _resolved(name: str, family: str, row: Flags, source: _TableSource) -> Row:
     """One row with everything resolved but the other rows that it names."""
-    path, table, settings = given.path, given.table, given.settings
+    path, table, settings = source.path, source.table, source.settings
     where = f"{path}: row {name}"
-    written = {key: value for key, value in {**given.content, **row, **settings.keys}.items() if key in ROW_KEYS}
+    written = {key: value for key, value in {**source.content, **row, **settings.keys}.items() if key in ROW_KEYS}
     keys = typed(written, RowKeys, where)
     data_of_file = _place(keys.data, "data", path)
-    data, size_name = given.data or data_of_file, given.size or _place(keys.size, "size", path)
+    data, size_name = source.data or data_of_file, source.size or _place(keys.size, "size", path)
     if not data or not size_name:
         raise ValueError(f"{where} has no `data` or no `size`")
     try:
@@ -106,10 +106,10 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
         raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
     size = _read_size(size_path, size_path.stat().st_mtime_ns)
     data_flags = table.data_flags or {}
-    own = {flag: value for flag, value in row.items() if flag not in ROW_KEYS}
-    of_data = data_flags.get(data, data_flags.get(data_name(data))) or {}
-    train = (size.train or {}) | (table.flags or {}) | of_data | own | settings.train
-    gpus = size.gpus if given.size else table.gpus or size.gpus
+    row_flags = {flag: value for flag, value in row.items() if flag not in ROW_KEYS}
+    flags_of_data = data_flags.get(data, data_flags.get(data_name(data))) or {}
+    train = (size.train or {}) | (table.flags or {}) | flags_of_data | row_flags | settings.train
+    gpus = size.gpus if source.size else table.gpus or size.gpus
     kind = kind_of_task(train.get("task"))
     train = file.in_updates(train, kind.examples(data), gpus, where)
     generate = {**(size.generate or {}), **(table.generate or {}), **(row.get("generate") or {}), **settings.generate}
@@ -128,7 +128,7 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
         published_on=data_of_file,
         family=family,
         metrics=_metrics(keys.metrics, path),
-        user_dir=given.user_dir,
+        user_dir=source.user_dir,
         lenpen=lenpen,
         tests=tests,
         gpus=gpus,
@@ -164,8 +164,8 @@ def _different(rows: dict[str, Row]) -> dict[str, Row]:
     return joined
 
 
-def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
-    """Raise ``ValueError`` where a row lacks a setting, or two do not go together; ``given`` are its keys in the file,
+def _refuse_wrong(row: Row, keys: Flags, train: Flags, path: Path) -> None:
+    """Raise ``ValueError`` where a row lacks a setting, or two do not go together; ``keys`` are its keys in the file,
     ``train`` its flags of training as they were typed."""
     where = f"{path}: row {row.name}"
     for needed in ("arch", "max-update"):
@@ -182,7 +182,7 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
     if (by := row.average.get("by", "loss")) not in kind.losses:
         raise ValueError(f"{where}: average: by: {by}: rows of kind {kind.name} have {', '.join(kind.losses)} only")
     limited = {"metrics": row.metrics, "tests": row.tests, "heads": row.heads, "split": row.split != "test"}
-    limited["pretrained"] = "pretrained" in given
+    limited["pretrained"] = "pretrained" in keys
     if row.split not in ("test", "valid"):
         raise ValueError(f"{where}: split: {shown(row.split)}: test or valid expected")
     if len(set(row.tests)) < len(row.tests):
@@ -193,11 +193,11 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{where}: {key}: not for rows of kind {kind.name} (task {train.get('task')})")
     if row.pretrained and "finetune-from-model" in row.train:
         raise ValueError(f"{where}: pretrained and finetune-from-model: one of them only")
-    for section, own in kind.own_flags(row).items():
-        if taken := [flag for flag in getattr(row, section) if flag in own]:
+    for section, reserved in kind.own_flags(row).items():
+        if taken := [flag for flag in getattr(row, section) if flag in reserved]:
             name = taken[0] if section == "train" else f"{section}.{taken[0]}"
-            others = "--seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS"
-            todo = f"`fairseq-diverse run` sets this flag by itself; leave it out (seeds are given by {others})"
+            instead = "--seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS"
+            todo = f"`fairseq-diverse run` sets this flag by itself; leave it out (seeds are given by {instead})"
             raise ValueError(f"{where}: {name}: {todo}")
 
 
