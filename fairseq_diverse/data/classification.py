@@ -33,9 +33,9 @@ class ClassificationDataset(FairseqDataset):
         sequences = [sequence for kth in zip(*(s["inputs"] for s in samples), strict=True) for sequence in kth]
         lengths = torch.tensor([len(sequence) for sequence in sequences])
         sizes = {"nsentences": len(samples), "ntokens": int(lengths.sum())}
-        given = {"src_tokens": data_utils.collate_tokens(sequences, self.pad), "src_lengths": lengths}
+        net_input = {"src_tokens": data_utils.collate_tokens(sequences, self.pad), "src_lengths": lengths}
         ids, labels = (torch.tensor([s[name] for s in samples]) for name in ("id", "label"))
-        return {"id": ids, **sizes, "net_input": given, "target": labels}
+        return {"id": ids, **sizes, "net_input": net_input, "target": labels}
 
     def num_tokens(self, index: int) -> int:
         return int(self.lengths[index].sum())

@@ -24,8 +24,8 @@ class Lengths(NamedTuple):
 
 def training_lengths(data: str, source: str | None = None, target: str | None = None) -> Lengths:
     """Mean lengths of the training split, see ``sentence_lengths``."""
-    of_sides = sentence_lengths(data, source, target)
-    return Lengths(len(of_sides[0]), *(float(of_side.mean()) for of_side in of_sides))
+    sides = sentence_lengths(data, source, target)
+    return Lengths(len(sides[0]), *(float(lengths.mean()) for lengths in sides))
 
 
 def sentence_lengths(data: str, source: str | None = None, target: str | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -60,10 +60,10 @@ def vocabularies(data: str, source: str | None = None, target: str | None = None
 
 def _languages(folder: str, source: str | None, target: str | None) -> tuple[str, str]:
     try:
-        found = data_utils.infer_language_pair(folder)
+        languages = data_utils.infer_language_pair(folder)
     except OSError as error:
         raise UserError(f"--data {folder}: {error.strerror}") from None
-    return (source, target) if source and target else found  # as in fairseq
+    return (source, target) if source and target else languages  # as in fairseq
 
 
 def _shards(data: str, source: str | None, target: str | None) -> Iterator[tuple[str, str]]:

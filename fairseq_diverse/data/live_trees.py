@@ -43,18 +43,18 @@ class LiveTrees:
     ) -> tuple[list[Tensor], list[int]]:
         """(T, 5) for the subwords of each line, in tokens and in subwords (``pieces``), and the lines (from 0) without
         a usable tree. Lines in ``left_out`` were replaced by empty ones, though the files have trees for them."""
-        found = {kind: self._trees(kind, tokenized) for kind in self.needed}
+        parsed = {kind: self._trees(kind, tokenized) for kind in self.needed}
         trees, unparsed = [], []
         for n, line in enumerate(pieces):
-            known = found if n not in left_out else {}
+            known = parsed if n not in left_out else {}
             graph, tree = (known[kind][n] if kind in known else None for kind in ("dependency", "constituency"))
             try:
                 rows = sentence_rows(line.split(), self.subwords, graph, tree)
-            except Mismatch as other:
-                where = f"{self.files.get(other.kind, 'the parser')}: sentence {self.count + n + 1}"
-                raise UserError(f"{where} is not that line of the input: {other}") from None
+            except Mismatch as mismatch:
+                where = f"{self.files.get(mismatch.kind, 'the parser')}: sentence {self.count + n + 1}"
+                raise UserError(f"{where} is not that line of the input: {mismatch}") from None
             no_graph = graph is None or graph.heads is None
-            if ("dependency" in found and no_graph) or ("constituency" in found and not tree):
+            if ("dependency" in parsed and no_graph) or ("constituency" in parsed and not tree):
                 unparsed.append(n)
             trees.append(project(torch.from_numpy(rows).long(), self.needed))
         self.count += len(pieces)

@@ -118,13 +118,13 @@ def write_corpus(
     write_text(out / RECORD, json.dumps({"pairs": pairs, "seed": seed, "balance": balance}))
     for count in lengths:
         rng = random.Random(f"{seed} {count}")
-        found = _draw(count, pairs, balance, rng)
-        rng.shuffle(found)
-        split = max(1, round(len(found) * TEST_SHARE))
-        for name, part in (("test", found[:split]), ("train", found[split:])):
+        drawn = _draw(count, pairs, balance, rng)
+        rng.shuffle(drawn)
+        split = max(1, round(len(drawn) * TEST_SHARE))
+        for name, part in (("test", drawn[:split]), ("train", drawn[split:])):
             with atomic_write(out / f"{name}{count}") as file:
                 file.writelines(f"{p.relation}\t{' '.join(p.left)}\t{' '.join(p.right)}\n" for p in part)
-        mix[count] = Counter(pair.relation for pair in found)
+        mix[count] = Counter(pair.relation for pair in drawn)
         done()
     return mix
 
@@ -161,10 +161,10 @@ def read_pairs(path: Path) -> list[Pair]:
 def _draw(count: int, pairs: int, balance: bool, rng: random.Random) -> list[Pair]:
     """Different pairs whose longer formula has ``count`` operators."""
     limits = dict.fromkeys(RELATIONS, -(-pairs // len(RELATIONS)) if balance else pairs)
-    found: dict[Pair, None] = {}
+    drawn: dict[Pair, None] = {}
     mix: Counter[str] = Counter()
     for _ in range(TRIES * pairs):
-        if len(found) == pairs:
+        if len(drawn) == pairs:
             break
         variables = rng.sample(VARIABLES, MOST_VARIABLES)
         sizes = [count, rng.randint(0, count)]
@@ -174,7 +174,7 @@ def _draw(count: int, pairs: int, balance: bool, rng: random.Random) -> list[Pai
         if {0, TAUTOLOGY} & set(tables):
             continue
         pair = Pair(relation(*tables), *sides)
-        if pair not in found and mix[pair.relation] < limits[pair.relation]:
-            found[pair] = None
+        if pair not in drawn and mix[pair.relation] < limits[pair.relation]:
+            drawn[pair] = None
             mix[pair.relation] += 1
-    return list(found)
+    return list(drawn)

@@ -33,8 +33,8 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
     path = folder / f"{task}.txt"
     if not path.is_file():
         files = ", ".join(f"{name}.txt" for name in TASKS)
-        made = f"from SentEval ({ORIGIN}) or `fairseq-diverse toy --probing`"
-        raise UserError(f"{path}: missing; the ten files are {files}, {made}")
+        origin = f"from SentEval ({ORIGIN}) or `fairseq-diverse toy --probing`"
+        raise UserError(f"{path}: missing; the ten files are {files}, {origin}")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     names = {short: split for split, short in SPLITS.items()}
     for number, line in enumerate(read_lines(path), start=1):
@@ -42,12 +42,12 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
         if len(cells) != 3 or cells[0] not in names or not cells[1] or not cells[2].strip():
             raise UserError(f"{path}, line {number}: SPLIT<TAB>LABEL<TAB>SENTENCE expected, with splits tr, va, te")
         examples[names[cells[0]]].append(Example(cells[1], cells[2].split()))
-    for split, found in examples.items():
-        if not found:
+    for split, split_examples in examples.items():
+        if not split_examples:
             raise UserError(f"{path}: no sentences in the split {SPLITS[split]}")
     trained = {example.label for example in examples["train"]}
-    for split, found in examples.items():
-        if unknown := {example.label for example in found} - trained:
+    for split, split_examples in examples.items():
+        if unknown := {example.label for example in split_examples} - trained:
             label = f"label {min(unknown)!r} of the split {SPLITS[split]}"
             raise UserError(f"{path}: {label} is missing in the training split")
     return examples

@@ -127,15 +127,15 @@ def _rows(text: Path, trees: dict[str, Path], subwords: str) -> Iterator[np.ndar
     sentences: dict[str, Iterator[Any]] = {kind: READERS[kind](path) for kind, path in trees.items()}
     number = 0
     for number, line in enumerate(iterate_lines(text), 1):
-        found: dict[str, Any] = {kind: next(items, END) for kind, items in sentences.items()}
-        for kind, item in found.items():
+        parsed: dict[str, Any] = {kind: next(items, END) for kind, items in sentences.items()}
+        for kind, item in parsed.items():
             if item is END:
                 raise ValueError(f"{trees[kind]}: {number - 1} sentences, but {text} has more lines")
         try:
-            yield sentence_rows(line.split(), subwords, found.get("dependency"), found.get("constituency"))
-        except Mismatch as other:
-            where = f"{trees[other.kind]}: sentence {number}"
-            raise ValueError(f"{where} is not line {number} of {text}: {other}") from None
+            yield sentence_rows(line.split(), subwords, parsed.get("dependency"), parsed.get("constituency"))
+        except Mismatch as mismatch:
+            where = f"{trees[mismatch.kind]}: sentence {number}"
+            raise ValueError(f"{where} is not line {number} of {text}: {mismatch}") from None
     for kind, items in sentences.items():
         if next(items, END) is not END:
             raise ValueError(f"{trees[kind]}: more than the {number} sentences of {text}")

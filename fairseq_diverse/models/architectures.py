@@ -80,14 +80,14 @@ def _register(name: str, flags: dict[str, object], size: Callable[[Namespace], N
 
     @register_model_architecture(model, name)
     def architecture(args: Namespace) -> None:
-        given, default = {*vars(args)}, Namespace()
+        names, default = {*vars(args)}, Namespace()
         for namespace in (args, default):
             _default(namespace, flags)
             if model not in ("diverse_transformer", "diverse_t5"):
                 place_by_default(namespace, "encoder")
             size(namespace)
             fill_defaults(namespace)
-        if not given >= vars(default).keys():  # fairseq calls it again when it builds the model
+        if not names >= vars(default).keys():  # fairseq calls it again when it builds the model
             for line in without_effect(args, default):
                 logger.warning(line)
 
@@ -105,10 +105,10 @@ for suffix, flags in {"": {}, "_aggregation": systems.SYSTEMS["li2021_aggregatio
     _register(f"li2021_probing{suffix}", flags, classifier_architecture, "diverse_classifier")
 
 for system, flags in (systems.ROBERTA_SYSTEMS | systems.BERT_SYSTEMS).items():
-    of_bert, reader = system in systems.BERT_SYSTEMS, f"{system.removesuffix('_roberta')}_rationales"
+    is_bert, reader = system in systems.BERT_SYSTEMS, f"{system.removesuffix('_roberta')}_rationales"
     for suffix, size in zip(systems.ROBERTA_SIZES, ROBERTAS, strict=True):
-        _register(system + suffix, flags, size, "diverse_bert" if of_bert else "diverse_roberta")
-        words = "diverse_bert_rationales" if of_bert else "diverse_rationales"
+        _register(system + suffix, flags, size, "diverse_bert" if is_bert else "diverse_roberta")
+        words = "diverse_bert_rationales" if is_bert else "diverse_rationales"
         _register(reader + suffix, {**flags, "trained_layers": 2}, size, words)
 
 for system, flags in systems.T5_SYSTEMS.items():

@@ -154,8 +154,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
             masks = masks or Masks(query.dtype, key_padding_mask, attn_mask)
             return AttentionOutput(self._fused(query, key, value, masks.added), carry=carried)
         if plain and (unusual or attn_mask is not None or self.beam_size > 1):
-            given = key_padding_mask, incremental_state, weights, static_kv, attn_mask, False, weights
-            value, maps = MultiheadAttention.forward(self, query, key, value, *given)
+            arguments = key_padding_mask, incremental_state, weights, static_kv, attn_mask, False, weights
+            value, maps = MultiheadAttention.forward(self, query, key, value, *arguments)
             return AttentionOutput(value, None if maps is None else maps.transpose(0, 1), carry=carried)
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state)
@@ -174,8 +174,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
 
     def _fused(self, query: Tensor, key: Any, value: Any, mask: Tensor | None) -> Tensor:
         """What torch's ``multi_head_attention_forward``, which fairseq calls, gives without weights, bit for bit."""
-        given = (query, self.q_proj), (key, self.k_proj), (value, self.v_proj)
-        q, k, v = (self.split_heads(F.linear(x, y.weight, y.bias), self.num_heads) for x, y in given)
+        inputs = (query, self.q_proj), (key, self.k_proj), (value, self.v_proj)
+        q, k, v = (self.split_heads(F.linear(x, y.weight, y.bias), self.num_heads) for x, y in inputs)
         heads = F.scaled_dot_product_attention(q, k, v, None if mask is None else mask.type_as(q), self._dropout)
         heads = heads.permute(2, 0, 1, 3).reshape(-1, self.embed_dim)  # of two dimensions, as there: one kernel
         return F.linear(heads, self.out_proj.weight, self.out_proj.bias).view(*query.shape[:2], -1)
@@ -192,8 +192,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
         """Keep for later decoding steps what mechanisms put into ``memory``."""
         for name, kept in memory.items():
             if not isinstance(kept, Tensor) or kept.shape[:1] != (batch,):
-                given = (*kept.shape,) if isinstance(kept, Tensor) else repr(kept)
-                raise ValueError(f"memory {name!r} {given}: keep a tensor whose first dimension is the batch, {batch}")
+                actual = (*kept.shape,) if isinstance(kept, Tensor) else repr(kept)
+                raise ValueError(f"memory {name!r} {actual}: keep a tensor whose first dimension is the batch, {batch}")
         self.set_incremental_state(state, MEMORY, memory)
 
     def _recall(self, state: IncrementalState | None) -> dict[str, Tensor] | None:
@@ -254,20 +254,20 @@ class StagedAttention(StagedBody, MultiheadAttention):
             NotTrained: there is one, but the model is loaded under ``only_trained``.
         """
         super().upgrade_state_dict_named(state_dict, name)
-        own = self.state_dict(prefix=f"{name}.")
+        initial = self.state_dict(prefix=f"{name}.")
         # input widths
         plain = {"q_proj": self.embed_dim, "k_proj": self.kdim, "v_proj": self.vdim, "out_proj": self.embed_dim}
         reshaped = [
             projection
             for projection, width in plain.items()
-            if (weight := own.get(f"{name}.{projection}.weight")) is not None
+            if (weight := initial.get(f"{name}.{projection}.weight")) is not None
             and weight.shape != state_dict.get(f"{name}.{projection}.weight", weight).shape == (self.embed_dim, width)
         ]
-        new = {key: value for key, value in own.items() if key.removeprefix(f"{name}.").split(".")[0] in reshaped}
+        new = {key: value for key, value in initial.items() if key.removeprefix(f"{name}.").split(".")[0] in reshaped}
         for mechanism in dict.fromkeys(key for keys in self.stage_keys.values() for key in keys):
-            its = {key: value for key, value in own.items() if key.startswith(f"{name}.{mechanism}.")}
-            if not any(key in state_dict for key in its):
-                new |= its
+            entries = {key: value for key, value in initial.items() if key.startswith(f"{name}.{mechanism}.")}
+            if not any(key in state_dict for key in entries):
+                new |= entries
         drawn = [key for key, _ in self.named_parameters(prefix=name) if key in new]  # buffers are constants
         if drawn and trained_only():
             raise NotTrained(drawn[0])

@@ -127,10 +127,10 @@ class DiverseBertModel(DiverseRobertaModel):
         super().upgrade_state_dict_named(state_dict, name)
         for key in self.classification_heads if pooler["weight"] is not None else ():
             state_dict.update({f"classification_heads.{key}.dense.{part}": value for part, value in pooler.items()})
-        own = self.encoder.lm_head.state_dict(prefix=(head := "encoder.lm_head."))
-        if not any(key in state_dict for key in own):
-            own[f"{head}weight"] = state_dict["encoder.sentence_encoder.embed_tokens.weight"]
+        new = self.encoder.lm_head.state_dict(prefix=(head := "encoder.lm_head."))
+        if not any(key in state_dict for key in new):
+            new[f"{head}weight"] = state_dict["encoder.sentence_encoder.embed_tokens.weight"]
             if trained_only():
                 raise NotTrained(f"{head}bias")
-            logger.warning(f"warm start: new in this model: {', '.join(key for key in own if key != f'{head}weight')}")
-            state_dict.update(own)
+            logger.warning(f"warm start: new in this model: {', '.join(key for key in new if key != f'{head}weight')}")
+            state_dict.update(new)

@@ -54,10 +54,10 @@ UNUSED = re.compile(
 def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
     """The symbols of the dictionary, see ``symbols``. Raises ``ValueError``: as ``read_vocabulary``, or there are more
     subwords than rows of embeddings."""
-    found = read_vocabulary(folder / VOCABULARY)
-    if len(found) > config["vocab_size"]:
-        raise UserError(f"{folder / VOCABULARY}: {len(found):,} subwords, config.json has {config['vocab_size']:,}")
-    return symbols(found)
+    subwords = read_vocabulary(folder / VOCABULARY)
+    if len(subwords) > config["vocab_size"]:
+        raise UserError(f"{folder / VOCABULARY}: {len(subwords):,} subwords, config.json has {config['vocab_size']:,}")
+    return symbols(subwords)
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,31 +79,31 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parameters(
-    folder: Path, config: Mapping[str, Any], given: Mapping[str, Tensor], words: list[str]
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], words: list[str]
 ) -> dict[str, Tensor]:
     """The parameters of ``diverse_bert`` by name, with rows of embeddings in the order of the dictionary ``words``, and
     ``pooler``, which new heads get. Rows behind the vocabulary are left out. Raises ``UserError``: a parameter that
     BERT does not have, or embeddings or a pooler of another size."""
     numbers = {SPECIAL.get(word, word): number for number, word in enumerate(read_vocabulary(folder / VOCABULARY))}
     rows = torch.tensor([numbers[word] for word in words])
-    found = {f"{LAYERS}version": torch.tensor([3.0])}
-    for name, tensor in given.items():
+    converted = {f"{LAYERS}version": torch.tensor([3.0])}
+    for name, tensor in tensors.items():
         name = name.removeprefix("bert.")
         if not UNUSED.fullmatch(name):
-            found[_name(name)] = tensor
+            converted[_name(name)] = tensor
     vocabulary, width = config["vocab_size"], config["hidden_size"]
     sizes = {EMBEDDINGS: (vocabulary, width), PREDICTED: (vocabulary,)}
     sizes |= {"pooler.weight": (width, width), "pooler.bias": (width,)}
     for name, size in sizes.items():
-        if name in found and found[name].shape != size:
-            raise UserError(f"{folder}: {name} is {(*found[name].shape,)}, but config.json has {size}")
-        if name in (EMBEDDINGS, PREDICTED) and name in found:
-            found[name] = found[name][rows]
-    if ("pooler.weight" in found) != ("pooler.bias" in found):
+        if name in converted and converted[name].shape != size:
+            raise UserError(f"{folder}: {name} is {(*converted[name].shape,)}, but config.json has {size}")
+        if name in (EMBEDDINGS, PREDICTED) and name in converted:
+            converted[name] = converted[name][rows]
+    if ("pooler.weight" in converted) != ("pooler.bias" in converted):
         raise UserError(f"{folder}: pooler: needs weight and bias, has one of them")
-    if PREDICTED in found and EMBEDDINGS in found:
-        found["encoder.lm_head.weight"] = found[EMBEDDINGS]
-    return found
+    if PREDICTED in converted and EMBEDDINGS in converted:
+        converted["encoder.lm_head.weight"] = converted[EMBEDDINGS]
+    return converted
 
 
 def _name(name: str) -> str:

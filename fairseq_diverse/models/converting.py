@@ -104,10 +104,10 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         try:
             if path.suffix == ".safetensors":
                 missing = f"{path}: safetensors is not installed; run: pip install safetensors"
-                found = needed("safetensors.torch", missing).load_file(path)
+                loaded = needed("safetensors.torch", missing).load_file(path)
             else:
-                found = torch.load(path, map_location="cpu", weights_only=True)
-            tensors |= {name: tensor.float() for name, tensor in found.items()}
+                loaded = torch.load(path, map_location="cpu", weights_only=True)
+            tensors |= {name: tensor.float() for name, tensor in loaded.items()}
         except (MemoryError, UserError):
             raise
         except Exception as error:  # a damaged file shows in many ways

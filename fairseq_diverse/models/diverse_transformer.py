@@ -38,7 +38,7 @@ def components(cfg: Any) -> dict[str, Component]:
 
 
 def layer_counts(cfg: Any) -> dict[str, int]:
-    return {name: its.layers for name, its in components(cfg).items()}
+    return {name: component.layers for name, component in components(cfg).items()}
 
 
 def attentions_at(model: Any, component: str) -> list[Any]:
@@ -49,7 +49,7 @@ def attentions_at(model: Any, component: str) -> list[Any]:
 
 def resolve(requests: Requests, sizes: Mapping[str, Component]) -> ResolvedRequest:
     """One or several requests, for a model with these components."""
-    layers, heads = ({name: getattr(its, field) for name, its in sizes.items()} for field in ("layers", "heads"))
+    layers, heads = ({name: getattr(size, field) for name, size in sizes.items()} for field in ("layers", "heads"))
     resolved = [request.resolve(layers, heads) for request in as_tuple(requests)]
     return functools.reduce(ResolvedRequest.joined, resolved) if resolved else NOTHING
 
@@ -66,8 +66,8 @@ class DiverseEncoder(transformer.TransformerEncoderBase):
         self.built += 1
         return wrap_layer(self.new_layer(cfg, self.plan, self.built), cfg)
 
-    def new_layer(self, *given: Any) -> nn.Module:
-        return DiverseEncoderLayer(*given)
+    def new_layer(self, *args: Any) -> nn.Module:
+        return DiverseEncoderLayer(*args)
 
     def forward(
         self,
@@ -136,8 +136,8 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
         self.built += 1
         return wrap_layer(self.new_layer(cfg, self.plan, self.built, no_encoder_attn), cfg)
 
-    def new_layer(self, *given: Any) -> nn.Module:
-        return DiverseDecoderLayer(*given)
+    def new_layer(self, *args: Any) -> nn.Module:
+        return DiverseDecoderLayer(*args)
 
     def forward(
         self,
@@ -171,16 +171,16 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
         extras, shared = Extras.none(), dict[str, Masks]()
 
         def run(layer: Any, x: Tensor, encoder_out: Any, padding: Any, state: Any, **named: Any) -> tuple[Any, ...]:
-            own = {name: named[name] for name in ("self_attn_padding_mask", "self_attn_mask")}
+            self_masks = {name: named[name] for name in ("self_attn_padding_mask", "self_attn_mask")}
             if not shared:
-                shared["decoder"], shared["cross"] = Masks(x.dtype, *own.values()), Masks(x.dtype, padding)
+                shared["decoder"], shared["cross"] = Masks(x.dtype, *self_masks.values()), Masks(x.dtype, padding)
             wanted: dict[str, Measurement] = {}
             if request is not NOTHING:
                 wanted = {component: request.at(component, layer.number) for component in ("decoder", "cross")}
-            asked = wanted
+            measurements = wanted
             if named["need_attn"] and map_needed:
-                asked = wanted | {"cross": wanted.get("cross", UNMEASURED)._replace(weights=True)}
-            more = own | {"measurements": asked, "carried": extras.carried, "masks": shared}
+                measurements = wanted | {"cross": wanted.get("cross", UNMEASURED)._replace(weights=True)}
+            more = self_masks | {"measurements": measurements, "carried": extras.carried, "masks": shared}
             # the state by name: a decoding step is not compiled
             x, attentions = layer(x, encoder_out, padding, incremental_state=state, **more)
             for component, output in attentions.items():
@@ -262,15 +262,15 @@ class DiverseModel(BaseFairseqModel):
     def __prepare_scriptable__(self) -> None:
         raise UserError(f"{type(self).__name__}: TorchScript is not supported; use the model without it")
 
-    def _of_first(self, whole: Mapping[str, Tensor], pruned: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _first_layer_parameters(self, whole: Mapping[str, Tensor], pruned: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the first layer of a side has for all, where that layer was pruned: for the first one that is left."""
         ends = tuple(f".{cls.key}.{name}" for cls in MECHANISMS.values() for name in cls.of_first)
-        found: dict[str, Tensor] = {}
+        first: dict[str, Tensor] = {}
         for key in (key for key in self.state_dict() if key.endswith(ends) and key not in pruned):
             side, *_, mechanism, name = key.split(".")
-            its = [k for k in whole if k.startswith(f"{side}.") and k.endswith(f".{mechanism}.{name}")]
-            found |= {key: whole[its[0]]} if its else {}
-        return found
+            keys = [k for k in whole if k.startswith(f"{side}.") and k.endswith(f".{mechanism}.{name}")]
+            first |= {key: whole[keys[0]]} if keys else {}
+        return first
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
         """As in fairseq, but layers are pruned before a warm start compares their names.
@@ -280,9 +280,9 @@ class DiverseModel(BaseFairseqModel):
         """
         pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
         if pruned is not state_dict:
-            pruned |= self._of_first(state_dict, pruned)
+            pruned |= self._first_layer_parameters(state_dict, pruned)
         if not strict:
-            pruned = {key: one for key, one in self.state_dict().items() if key.endswith(".version")} | {**pruned}
+            pruned = {key: value for key, value in self.state_dict().items() if key.endswith(".version")} | {**pruned}
         return super().load_state_dict(pruned, strict, model_cfg, args)
 
 

@@ -71,5 +71,5 @@ class Extras(NamedTuple):
             shares = {name: request.shares[name] for name in means}
             weighted = torch.stack([share * means[name] for name, share in shares.items()]).sum(0)
             agreement = weighted / max(sum(shares.values()), 1e-12)
-        others = {name: getattr(self, name) for name in ("maps", "inside", "losses", "redundant")}
-        return {"agreement": agreement, **others}
+        fields = {name: getattr(self, name) for name in ("maps", "inside", "losses", "redundant")}
+        return {"agreement": agreement, **fields}

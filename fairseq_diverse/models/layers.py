@@ -37,15 +37,15 @@ def _checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     state, kind = kwargs.get("incremental_state"), args[0].device.type  # the state is changed in place
     leaves, structure = tree_flatten((args, kwargs), is_leaf=lambda part: part is state)
     autocast = (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
-    *results, made = forward(*leaves, structure=structure, autocast=autocast)
-    return tree_unflatten(results, made)
+    *results, result_structure = forward(*leaves, structure=structure, autocast=autocast)
+    return tree_unflatten(results, result_structure)
 
 
 def _recomputed(forward: Callable[..., Any], *leaves: Any, structure: Any, autocast: Any) -> tuple[Any, ...]:
     args, kwargs = tree_unflatten(leaves, structure)
     with nullcontext() if autocast is None else torch.autocast(*autocast):
-        results, made = tree_flatten(forward(*args, **kwargs))
-    return *results, made
+        results, result_structure = tree_flatten(forward(*args, **kwargs))
+    return *results, result_structure
 
 
 FLAGS = {
@@ -203,8 +203,8 @@ class DiverseEncoderLayer(DiverseLayer, TransformerEncoderLayerBase):
     ) -> LayerOutput:
         """One layer; ``measurement`` and the later arguments as in ``StagedAttention.attend``."""
         pads, measuring = encoder_padding_mask, (measurement, relations, carried, masks)
-        given = x, None, pads, None, None, pads, *measuring
-        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, *given)
+        arguments = x, None, pads, None, None, pads, *measuring
+        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, *arguments)
         return feed_forward(self, x), {"encoder": attended}
 
 
@@ -238,10 +238,10 @@ class DiverseDecoderLayer(DiverseLayer, TransformerDecoderLayerBase):
             (measurements.get(name, UNMEASURED), None, carried.get(name, NO_CARRY), masks.get(name))
             for name in ("decoder", "cross")
         )
-        given: Any = x, None, pads, state, self_attn_mask, pads, *itself
-        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, *given)
+        arguments: Any = x, None, pads, state, self_attn_mask, pads, *itself
+        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, *arguments)
         attentions = {"decoder": attended}
         if self.encoder_attn is not None and encoder_out is not None:
-            given = x, encoder_out, encoder_padding_mask, state, None, pads, *source
-            x, attentions["cross"] = attend(self, self.encoder_attn, self.encoder_attn_layer_norm, *given)
+            arguments = x, encoder_out, encoder_padding_mask, state, None, pads, *source
+            x, attentions["cross"] = attend(self, self.encoder_attn, self.encoder_attn_layer_norm, *arguments)
         return feed_forward(self, x), attentions

@@ -41,8 +41,8 @@ def load_models(
         state = upgraded(path, state, replaced)
         (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([path], replaced, task, state=state)
         if getattr(getattr(model, "cfg", None), "merge_src_tgt_embed", False):
-            other = "after which the task numbers words otherwise than the data; fairseq-generate translates with it"
-            raise UserError(f"{path}: trained with --merge-src-tgt-embed, {other}")
+            why = "after which the task numbers words otherwise than the data; fairseq-generate translates with it"
+            raise UserError(f"{path}: trained with --merge-src-tgt-embed, {why}")
         compile_layers(model, None)  # a few batches are faster without
         models.append(model)
     return models, cfg, task
@@ -80,5 +80,5 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
 def require_translation(path: str | Path, task: Any) -> None:
     """Raise ``UserError`` if a checkpoint's task is not between two languages, such as one of several pairs."""
     if not isinstance(task, TranslationTask):
-        other = "another task than translation and translation_with_syntax"
-        raise UserError(f"{path}: trained for {other}; fairseq-generate translates with it")
+        wrong = "another task than translation and translation_with_syntax"
+        raise UserError(f"{path}: trained for {wrong}; fairseq-generate translates with it")

@@ -56,16 +56,16 @@ def _plain(path: str | Path, state: dict[str, Any]) -> dict[str, Any]:
         kinds = kinds or [f"the mechanism {printable(str(names))}"]
         can = "a model without mechanisms can go, also if it was trained with --disagreement"
         raise UserError(f"{path}: {', '.join(kinds)} cannot go: only fairseq-diverse computes this; {can}")
-    own = _own_settings()
+    is_own = _own_settings()
     task = settings.get("task", "translation")
     names = dict.fromkeys(("arch", "_name"), "transformer")
     names |= {"task": TASKS.get(task, task), "criterion": _criterion(settings)}
-    settings = {name: value for name, value in {**settings, **names}.items() if not own(name)}
+    settings = {name: value for name, value in {**settings, **names}.items() if not is_own(name)}
     settings |= dict.fromkeys(settings.keys() & {*INITIAL_FILES})  # the parameters are here
     _check_parameters(path, state["model"], settings)
     for name in ("task", "criterion"):
         section = sections.get(name) or {}
-        sections[name] = {key: value for key, value in section.items() if not own(key)} | {"_name": names[name]}
+        sections[name] = {key: value for key, value in section.items() if not is_own(key)} | {"_name": names[name]}
     sections["common"] = (sections.get("common") or {}) | {"user_dir": None}
     updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
     extra = state.get("extra_state") or {}
@@ -109,11 +109,11 @@ def _check_parameters(path: str | Path, parameters: Mapping[str, Any], settings:
     target = source if settings.get("share_all_embeddings") else target
     with torch.device("meta"):
         model = build_model(Namespace(**settings), source, target)
-    given = dict(parameters)
-    model.upgrade_state_dict(given)
+    present = dict(parameters)
+    model.upgrade_state_dict(present)
     expected = model.state_dict()
-    for name in [*given, *expected]:
-        if name not in expected or name not in given or given[name].shape != expected[name].shape:
-            other = "it in another shape" if name in expected and name in given else "other parameters"
-            problem = f"cannot go: fairseq's transformer with these settings has {other}"
+    for name in [*present, *expected]:
+        if name not in expected or name not in present or present[name].shape != expected[name].shape:
+            difference = "it in another shape" if name in expected and name in present else "other parameters"
+            problem = f"cannot go: fairseq's transformer with these settings has {difference}"
             raise UserError(f"{path}: its parameter {printable(name)} {problem}")

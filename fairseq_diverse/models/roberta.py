@@ -124,9 +124,9 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
         model.finish(args)
         return model
 
-    def forward(self, *given: Any, **named: Any) -> tuple[Tensor, dict[str, Any]]:
+    def forward(self, *args: Any, **named: Any) -> tuple[Tensor, dict[str, Any]]:
         """As in fairseq; the second result is that of ``DiverseRobertaEncoder``."""
-        x, extra = super().forward(*given, **named)
+        x, extra = super().forward(*args, **named)
         self.warn_of_ignored(extra["losses"])
         return x, extra
 

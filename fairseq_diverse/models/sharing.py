@@ -51,9 +51,9 @@ def export_shared(
     settings: Any = settings_of("task", state)
     if settings.get("from_checkpoint"):
         raise UserError(f"{checkpoint}: probes the encoder of {settings['from_checkpoint']}; share that one")
-    if not (given := data or settings.get("data")):
+    if not (folders := data or settings.get("data")):
         raise UserError(f"{checkpoint}: names no data; give --data DIR")
-    source = Path(data_folders(given)[0])
+    source = Path(data_folders(folders)[0])
     if not source.is_dir():
         raise UserError(f"{source}: no such folder, which {checkpoint} names as its data; give --data DIR")
     if "source_lang" in settings and not settings["source_lang"]:  # read from names of binarized files, left out here
@@ -119,8 +119,8 @@ def shared_folder(name: str | Path) -> Path:
             raise UserError(f"{name}: no such folder, and not USER/NAME of the Hugging Face hub")
         folder = _downloaded(str(name))
     config = read_config(folder)
-    own = config.get("mechanisms")
-    missing = [f"mechanism {one}" for one in map(str, own if isinstance(own, list) else ()) if one not in MECHANISMS]
+    keys = config.get("mechanisms")
+    missing = [f"mechanism {key}" for key in map(str, keys if isinstance(keys, list) else ()) if key not in MECHANISMS]
     for kind, known in (("architecture", architectures()), ("task", tasks())):
         missing += [f"{kind} {config.get(kind)}"] * (str(config.get(kind)) not in known)
     if missing and config.get(CODE):
@@ -187,8 +187,8 @@ class SharedModel:
             UserError: it is not a model of translation, or one of its parsers is missing.
         """
         require_translation(self.folder, self.task)
-        found = Translator([self.model], self.task, self.folder, **settings)(lines)
-        return [hypotheses[0][1] for hypotheses in found]
+        translated = Translator([self.model], self.task, self.folder, **settings)(lines)
+        return [hypotheses[0][1] for hypotheses in translated]
 
     def encode(self, line: str, side: str = "") -> Tensor:
         """The numbers (T,) of the subwords of a line of raw text in the model's dictionary, and of </s> at its end.

@@ -37,5 +37,5 @@ ARCHITECTURES = [system + size for systems, sizes in EVERY for system in systems
 def unknown(name: str, more: Iterable[str] = ()) -> str:
     """The message for a name that is no architecture; ``more`` are those of a user's folder."""
     parts = [f"{', '.join(of)}, each also with {', '.join(filter(None, sizes))} at its end" for of, sizes in EVERY]
-    parts += [other for other in more if other not in ARCHITECTURES]
+    parts += [arch for arch in more if arch not in ARCHITECTURES]
     return f"--arch {name}: unknown; known are {'; '.join(parts)}"

@@ -72,27 +72,27 @@ def make_t5(layer: nn.Module) -> nn.Module:
 
 
 class T5Encoder(DiverseEncoder):
-    def __init__(self, cfg: Any, *given: Any) -> None:
-        super().__init__(cfg, *given)
+    def __init__(self, cfg: Any, *args: Any) -> None:
+        super().__init__(cfg, *args)
         self.layer_norm = LastNorm(cfg.encoder.embed_dim, cfg.dropout)
 
-    def new_layer(self, *given: Any) -> nn.Module:
-        return make_t5(super().new_layer(*given))
+    def new_layer(self, *args: Any) -> nn.Module:
+        return make_t5(super().new_layer(*args))
 
 
 class T5Decoder(DiverseDecoder):
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
         self.tied = cfg.t5_version == "1.0"
-        own = Embedding(len(dictionary), cfg.decoder.embed_dim, dictionary.pad(), dictionary.eos())
-        own.weight = embed_tokens.weight
+        embedding = Embedding(len(dictionary), cfg.decoder.embed_dim, dictionary.pad(), dictionary.eos())
+        embedding.weight = embed_tokens.weight
         cfg.share_decoder_input_output_embed = self.tied
-        super().__init__(cfg, dictionary, own, no_encoder_attn)
+        super().__init__(cfg, dictionary, embedding, no_encoder_attn)
         self.layer_norm = LastNorm(cfg.decoder.embed_dim, cfg.dropout)
         if not self.tied:
             nn.init.normal_(self.output_projection.weight)
 
-    def new_layer(self, *given: Any) -> nn.Module:
-        return make_t5(super().new_layer(*given))
+    def new_layer(self, *args: Any) -> nn.Module:
+        return make_t5(super().new_layer(*args))
 
     def output_layer(self, features: Tensor) -> Tensor:
         """As in fairseq; version 1.0 multiplies by 1 / sqrt(d) before."""
@@ -121,15 +121,15 @@ class DiverseT5Model(DiverseTransformerModel):
 
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:
-        if found := [name for name in NOT_IN_T5 if getattr(args, name, False)]:
-            raise UserError(f"--{found[0].replace('_', '-')}: diverse_t5 has none; leave it out")
+        if unsupported := [name for name in NOT_IN_T5 if getattr(args, name, False)]:
+            raise UserError(f"--{unsupported[0].replace('_', '-')}: diverse_t5 has none; leave it out")
         if (version := getattr(args, "t5_version", None)) not in VERSIONS:
             raise UserError(f"--t5-version {version}: allowed are {' and '.join(VERSIONS)}")
         if (width := getattr(args, "head_width", 0)) < 0:
             raise UserError(f"--head-width {width}: at least 1, or 0 for width / heads")
         for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
-            if (given := getattr(args, name)) != args.encoder_embed_dim:
-                flag = f"--{name.replace('_', '-')} {given}"
+            if (value := getattr(args, name)) != args.encoder_embed_dim:
+                flag = f"--{name.replace('_', '-')} {value}"
                 raise UserError(f"{flag}: T5 has one width, --encoder-embed-dim {args.encoder_embed_dim}")
         vars(args).update(OWN, gated_feed_forward=version == "1.1")
         return super().prepare(args)

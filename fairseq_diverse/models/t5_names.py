@@ -56,16 +56,16 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if form not in versions:
         both = f"feed_forward_proj {form[0]} with tie_word_embeddings {form[1]}"
         raise UserError(f"config.json: {both}: neither T5 1.0 (relu, true) nor 1.1 (gated-gelu, false)")
-    given = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, **config}
-    given["num_decoder_layers"] = given.get("num_decoder_layers") or given["num_layers"]
+    values = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, **config}
+    values["num_decoder_layers"] = values.get("num_decoder_layers") or values["num_layers"]
     for name in ("d_model", "d_ff", "num_heads", *OTHERS.values()):
-        whole_number(name, given[name])
-    shape = {"embed_dim": given["d_model"], "ffn_embed_dim": given["d_ff"], "attention_heads": given["num_heads"]}
+        whole_number(name, values[name])
+    shape = {"embed_dim": values["d_model"], "ffn_embed_dim": values["d_ff"], "attention_heads": values["num_heads"]}
     return {
         "arch": "diverse_t5",
         "t5_version": versions[form],
         **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in shape.items()},
-        **{ours: given[name] for ours, name in OTHERS.items()},
+        **{ours: values[name] for ours, name in OTHERS.items()},
         "dropout": float(config.get("dropout_rate", 0.1)),
     }
 
@@ -76,24 +76,24 @@ def _is_scaled(config: Mapping[str, Any]) -> bool:
 
 
 def parameters(
-    folder: Path, config: Mapping[str, Any], given: Mapping[str, Tensor], words: list[str]
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], words: list[str]
 ) -> dict[str, Tensor]:
     """The parameters of ``diverse_t5``; rows of embeddings in the order of the dictionary ``words``. Raises
     ``UserError``: a parameter that T5 does not have, or embeddings of another size."""
-    shared = given.get("shared.weight", torch.empty(0))
+    shared = tensors.get("shared.weight", torch.empty(0))
     if len(shared) != len(words):
         raise UserError(f"shared.weight: {len(shared)} rows, but config.json has {len(words)}")
-    found = {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}
-    for name, tensor in given.items():
+    converted = {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}
+    for name, tensor in tensors.items():
         if not UNUSED.fullmatch(name) and name not in ("shared.weight", "lm_head.weight"):
-            found[_name(name)] = tensor
-    for name in [name for name in found if name.endswith(" 0")]:  # the gate, and what it is multiplied by
-        found[name[:-2]] = torch.cat([found.pop(name), found.pop(f"{name[:-1]}1")])
+            converted[_name(name)] = tensor
+    for name in [name for name in converted if name.endswith(" 0")]:  # the gate, and what it is multiplied by
+        converted[name[:-2]] = torch.cat([converted.pop(name), converted.pop(f"{name[:-1]}1")])
     order = rows(words)
     embeddings = shared[order]
-    found |= {f"{side}.embed_tokens.weight": embeddings for side in ("encoder", "decoder")}
-    output = embeddings if _is_scaled(config) else given.get("lm_head.weight", shared)[order]
-    return found | {"decoder.output_projection.weight": output}
+    converted |= {f"{side}.embed_tokens.weight": embeddings for side in ("encoder", "decoder")}
+    output = embeddings if _is_scaled(config) else tensors.get("lm_head.weight", shared)[order]
+    return converted | {"decoder.output_projection.weight": output}
 
 
 def rows(words: list[str]) -> list[int]:

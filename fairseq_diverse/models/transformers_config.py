@@ -9,8 +9,8 @@ from fairseq_diverse.support.errors import UserError
 def check_fixed(config: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
     """Raise ``UserError`` for a setting that is given with another value than its ``fixed`` one."""
     for name, value in fixed.items():
-        if (given := config.get(name, value)) != value:
-            raise UserError(f"config.json: {name} {given}: not supported, only {value}")
+        if (actual := config.get(name, value)) != value:
+            raise UserError(f"config.json: {name} {actual}: not supported, only {value}")
 
 
 def whole_number(name: str, value: Any) -> int:

@@ -61,9 +61,9 @@ class Translator:
         self.search = generation_settings(**search)
         self.generator = task.build_generator(models, self.search)
         needed = dict.fromkeys(kind for m in models for kind in getattr(getattr(m.encoder, "plan", None), "trees", ()))
-        given, self.parsers = self._given_trees(needed, files or {}, parsers or {})
+        tree_files, self.parsers = self._given_trees(needed, files or {}, parsers or {})
         subwords = self.preprocessing.record["bpe"]["kind"]
-        self.trees = LiveTrees(list(needed), self.parsers, given, subwords) if needed else None
+        self.trees = LiveTrees(list(needed), self.parsers, tree_files, subwords) if needed else None
         self.count = 0
         self.noticed: dict[str, list[int]] = {"too long, not translated": [], "without a usable tree": []}
 
@@ -104,10 +104,10 @@ class Translator:
         ids = [words.encode_line(line, add_if_not_exist=False).long() for line in pieces]  # ends with </s>
         results: list[list[tuple[float, str]]] = [[(0.0, "")] for _ in lines]
         todo = []
-        for n, one in enumerate(ids):
-            if n in endless or len(one) > longest:
+        for n, sentence in enumerate(ids):
+            if n in endless or len(sentence) > longest:
                 self.noticed["too long, not translated"].append(self.count + n + 1)
-            elif len(one) > 1:
+            elif len(sentence) > 1:
                 todo.append(n)
         todo.sort(key=lambda n: len(ids[n]))
         pairs = LanguagePairDataset(ids, [*map(len, ids)], words)
@@ -117,9 +117,9 @@ class Translator:
             sample["net_input"].pop("prev_output_tokens", None)
             sample = to_device(sample, self.cuda)
             with torch.no_grad():
-                found = self.task.inference_step(self.generator, self.models, sample)
-            for n, hypotheses in zip(sample["id"].tolist(), found, strict=True):
-                results[n] = [self._read(one) for one in hypotheses[: self.search.nbest]]
+                translations = self.task.inference_step(self.generator, self.models, sample)
+            for n, hypotheses in zip(sample["id"].tolist(), translations, strict=True):
+                results[n] = [self._read(hypothesis) for hypothesis in hypotheses[: self.search.nbest]]
         self.count += len(lines)
         return results
 

@@ -96,12 +96,12 @@ class Classification(Kind):
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
         """By number of operators or probe: accuracies, means over seeds, and shares of the largest class."""
         parts = [_parts(run) for run in runs]
-        shares = {name: Spread.over([of_run[name].share for of_run in parts]).mean for name in parts[0]}
+        shares = {name: Spread.over([run_parts[name].share for run_parts in parts]).mean for name in parts[0]}
         return {"parts": shares, "largest_parts": {name: part.largest for name, part in parts[0].items()}}
 
     def tables(self, lines: Sequence[Line]) -> list[tuple[str, list[list[str]]]]:
         """Accuracy by number of operators, a column for each row, with the share of the largest class."""
-        if not (done := _of_logic(lines)):
+        if not (done := _logic_lines(lines)):
             return []
         table = [["operators", "largest class", *(line.name for line in done)]]
         for length, largest in done[0].facts["largest_parts"].items():
@@ -111,7 +111,7 @@ class Classification(Kind):
 
     def pictures(self, lines: Sequence[Line]) -> dict[str, Figure]:
         """Accuracy of every finished row by number of operators, the seeds together."""
-        if not (done := _of_logic(lines)):
+        if not (done := _logic_lines(lines)):
             return {}
         trained = max(int(line.row.train.get("train-operators", OPERATORS)) for line in lines)
         lengths = sorted(map(int, _parts(done[0].runs[0])))
@@ -174,7 +174,7 @@ class Classification(Kind):
         return [*text, f"{over}: {', '.join(beyond) or 'none'}"]
 
 
-def _of_logic(lines: Sequence[Line]) -> list[Line]:
+def _logic_lines(lines: Sequence[Line]) -> list[Line]:
     """The finished rows of logical inference, which a table may have beside probes."""
     return [line for line in lines if line.seeds and "probe" not in line.row.train]
 

@@ -25,8 +25,8 @@ def read_state(run: Run) -> dict[str, Any]:
     state = read_json(path) or {}
     needed = {"train": OF_TRAINING, **kind_of(run.row).needed(run.row)}
     for step, measured in state.items():
-        of_step = isinstance(measured, dict) and needed.get(step, set()) <= measured.keys()
-        if not (isinstance(measured, list) if step == "starts" else of_step):
+        complete = isinstance(measured, dict) and needed.get(step, set()) <= measured.keys()
+        if not (isinstance(measured, list) if step == "starts" else complete):
             raise ValueError(f"{path}: damaged ({step}); {AGAIN}")
     return state
 
