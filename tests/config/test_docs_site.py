@@ -114,7 +114,7 @@ def test_parameters_on_the_api_page_have_types_and_defaults(site):
     assert len(rows) > 300 and not [row for row in rows if re.search(r"<td>\s*</td>", row)]
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
     assert not re.findall(r"= [A-Z]{3,}\b", text)
-    assert "resamples: int = 10000" in text and "seed: int = 12345" in text
+    assert "trials: int = 10000" in text and "seed: int = 12345" in text
 
 
 def test_the_api_page_shows_what_exists(site):
