@@ -63,8 +63,8 @@ COMMANDS = {
 class Parser(argparse.ArgumentParser):
     """argparse's, which takes numbers that are none of C, and makes an empty list of ``--flag=--``."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.register("type", int, whole_number)
 
     def error(self, message: str) -> NoReturn:
@@ -143,9 +143,9 @@ def _check_paths(args: argparse.Namespace) -> None:
     """Check that what a command reads exists, before it imports torch, which takes seconds."""
     flags = args.subparser._option_string_actions
     for name in getattr(args, "read_paths", READ):
-        given = getattr(args, name, None)
+        value = getattr(args, name, None)
         kind = "checkpoint" if name in ("checkpoint", "checkpoints", "path") else "file or folder"
-        for text in map(str, given if isinstance(given, list) else [given] if given is not None else []):
+        for text in map(str, value if isinstance(value, list) else [value] if value is not None else []):
             named = text.partition("=")[2] or text
             if Path(text).exists() or Path(named).exists():
                 continue

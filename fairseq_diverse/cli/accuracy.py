@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.models.loading import load_models
 
     register()
-    found: dict[str, dict[str, Accuracy]] = {}
+    results: dict[str, dict[str, Accuracy]] = {}
     trained: set[int] = set()  # operators in training, -1 for probes
 
     def moved(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -53,29 +53,29 @@ def main(args: argparse.Namespace) -> None:
         trained.add(getattr(task.cfg, "train_operators", -1))
         if args.out is not None and -1 in trained:
             raise UserError("--out: only logical inference has a plot, by number of operators")
-        if (-1 in trained and len(trained) > 1) or not set(tests).isdisjoint(found.get(name, {})):
+        if (-1 in trained and len(trained) > 1) or not set(tests).isdisjoint(results.get(name, {})):
             raise UserError(f"{name}={path}: one task at a time, and a name once for each probe")
         for split in tests.values():
             task.load_dataset(split)
         with tqdm(total=sum(len(task.dataset(split)) for split in tests.values()), desc=name, disable=None) as bar:
             for row, split in tests.items():
                 hits, labels = classified(model, task, split, args.max_tokens, bar.update), task.dataset(split).labels
-                found.setdefault(name, {})[row] = Accuracy([*map(labels.count, range(task.classes))], hits)
+                results.setdefault(name, {})[row] = Accuracy([*map(labels.count, range(task.classes))], hits)
     if args.save is not None:
-        content = {name: {row: part._asdict() for row, part in rows.items()} for name, rows in found.items()}
+        content = {name: {row: part._asdict() for row, part in rows.items()} for name, rows in results.items()}
         write_text(args.save, json.dumps(content))
-    print_table(found, -1 in trained)
+    print_table(results, -1 in trained)
     if args.out is not None:
-        lengths = [int(length) for length in next(iter(found.values()))]
-        accuracies = {name: list(rows.values()) for name, rows in found.items()}
+        lengths = [int(length) for length in next(iter(results.values()))]
+        accuracies = {name: list(rows.values()) for name, rows in results.items()}
         save_figure(draw_accuracy(lengths, accuracies, max(trained)), args.out)
 
 
-def print_table(found: dict[str, dict[str, Accuracy]], probing: bool) -> None:
+def print_table(results: dict[str, dict[str, Accuracy]], probing: bool) -> None:
     """One row per split, one column per name, and totals: all lengths, or the groups of probes."""
-    known = TASKS if probing else tuple(next(iter(found.values())))
-    rows = [row for row in known if any(row in of_name for of_name in found.values())]
-    cells = [["task" if probing else "operators", "examples", "largest class", *map(one_line, found)]]
+    known = TASKS if probing else tuple(next(iter(results.values())))
+    rows = [row for row in known if any(row in by_row for by_row in results.values())]
+    cells = [["task" if probing else "operators", "examples", "largest class", *map(one_line, results)]]
 
     def add(name: str, parts: Sequence[Accuracy | None]) -> None:
         first = next(part for part in parts if part is not None)
@@ -83,11 +83,11 @@ def print_table(found: dict[str, dict[str, Accuracy]], probing: bool) -> None:
         cells.append([name, f"{len(first.hits):,}", f"{first.largest:.2f}", *shares])
 
     for row in rows:
-        add(row, [of_name.get(row) for of_name in found.values()])
+        add(row, [by_row.get(row) for by_row in results.values()])
     if not probing:
-        add("all", [pooled(of_name.values()) for of_name in found.values()])
-    means = [group_means({row: part.share for row, part in of_name.items()}) for of_name in found.values()]
+        add("all", [pooled(by_row.values()) for by_row in results.values()])
+    means = [group_means({row: part.share for row, part in by_row.items()}) for by_row in results.values()]
     for group in GROUPS:
-        if all(group in of_name for of_name in means):
-            cells.append([group, "", "", *(f"{of_name[group]:.2f}" for of_name in means)])
+        if all(group in by_row for by_row in means):
+            cells.append([group, "", "", *(f"{by_row[group]:.2f}" for by_row in means)])
     print(in_columns(cells))

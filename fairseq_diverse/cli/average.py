@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.checkpoints.averaging import average_checkpoints
 
-    chosen = _choose(args)
+    chosen = _chosen_files(args)
     if args.out.is_dir():
         raise ValueError(f"--out {args.out}: a directory; name a file")
     if len(chosen) < (wanted := args.last or args.best or 0):
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> None:
     print(f"{args.out}: average of {', '.join(map(str, chosen))}")
 
 
-def _choose(args: argparse.Namespace) -> list:
+def _chosen_files(args: argparse.Namespace) -> list:
     from fairseq_diverse.checkpoints import averaging
 
     if (args.best is None) != (args.metric is None):

@@ -73,25 +73,25 @@ def main(args: argparse.Namespace) -> None:
         there: list[str] = []
         with suppress(UserError):  # a damaged description is replaced
             there = available_trees(prefix)
-        made = {kind: _maker(record_path(path), kind, named.get(kind, "")) for kind, path in files.items()}
-        if unused := sorted({*named.values()} - {how["parser"] for how in made.values()}):
+        makers = {kind: _maker(record_path(path), kind, named.get(kind, "")) for kind, path in files.items()}
+        if unused := sorted({*named.values()} - {how["parser"] for how in makers.values()}):
             raise ValueError(f"--parser {args.parser}: by what `parse` recorded, {unused[0]} made no trees of {split}")
         text, dependency = Path(args.text.replace("{split}", split)), files.get("dependency")
-        counts = binarize(prefix, text, dependency, files.get("constituency"), args.subwords, made)
+        counts = binarize(prefix, text, dependency, files.get("constituency"), args.subwords, makers)
         for kind in there:
             if kind not in files:
                 warn(f"{split}: its {kind} trees are gone; give --{kind} FILES as well to have both")
         if dependency and split != "train":
             copy_file(dependency, kept_trees(folder, split, args.source_lang, args.target_lang))
-        parsers |= made
+        parsers |= makers
         for kind, lines in counts.unparsed.items():
             some = f": lines {first_lines(lines)}" if lines else ""
             print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")
     record = read_record(args.data) if (args.data / FILE).exists() else {}
-    if own := record.get("source") == args.source_lang:  # so that new text can be parsed alike
+    if on_source := record.get("source") == args.source_lang:  # so that new text can be parsed alike
         parsers = parsers if args.copy else recorded_parsers(record, str(args.data / FILE)) | parsers
         record |= {"parsers": {kind: how for kind, how in parsers.items() if "model" in how}}
-    if own or args.copy:
+    if on_source or args.copy:
         write_text(folder / FILE, json.dumps(record, indent=2, ensure_ascii=False))
 
 
@@ -99,9 +99,9 @@ def _copy(data: Path, copy: Path) -> None:
     """Link what prepared data consist of, but trees and the record, without which the copy is not data yet. Raises
     ValueError: the folder is that of the data, or not a copy of them."""
     digest = entry(data, read_record(data), "hash")
-    other = (copy / FILE).is_file() and entry(copy, read_record(copy), "hash") != digest
-    if other or copy.resolve() == data.resolve():
-        raise ValueError(f"--copy {copy}: {'has other data' if other else 'is --data'}; name another folder")
+    other_data = (copy / FILE).is_file() and entry(copy, read_record(copy), "hash") != digest
+    if other_data or copy.resolve() == data.resolve():
+        raise ValueError(f"--copy {copy}: {'has other data' if other_data else 'is --data'}; name another folder")
     for path in sorted(path for path in data.rglob("*") if path.is_file()):
         name = path.relative_to(data)
         if name.parts[0] != "trees" and ".syntax." not in name.name and not name.name.endswith((".conllu", FILE)):

@@ -70,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
     if code := command(["run", *table, "--jobs", "3"]):
         return code
     print("== attention maps", flush=True)
-    if failed := [found for found in runs() if not _draw(found, data, out / "attention")]:
+    if failed := [run for run in runs() if not _draw(run, data, out / "attention")]:
         raise ValueError(f"{failed[0]['row']}: a map could not be drawn, see above")
     print("== results, and five test sentences", flush=True)
     columns = "row,parameters,BLEU,chrF,TER,length"  # no speed: the trainings share the machine unequally

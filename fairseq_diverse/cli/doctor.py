@@ -70,12 +70,12 @@ def examine() -> Iterator[Check]:
     for name, check in CHECKS.items():
         try:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # imports print messages
-                found = list(check())
+                checks = list(check())
         except (Exception, SystemExit) as error:
-            found = [
+            checks = [
                 Check(name, "wrong", first_line(error), "reinstall it, or see the message of: python -m pip check")
             ]
-        yield from found
+        yield from checks
 
 
 def _packages() -> Iterator[Check]:
@@ -124,8 +124,8 @@ def _torchaudio() -> Iterator[Check]:
             import_module("torchaudio")
         except Exception as error:
             whence = "install it from where torch is, such as --index-url https://download.pytorch.org/whl/cpu"
-            found = f"{version}, with which transformers cannot be imported: {first_line(error)}"
-            yield Check("torchaudio", "wrong", found, f"pip uninstall torchaudio, or {whence}", required=False)
+            problem = f"{version}, with which transformers cannot be imported: {first_line(error)}"
+            yield Check("torchaudio", "wrong", problem, f"pip uninstall torchaudio, or {whence}", required=False)
 
 
 def _fairseq() -> Iterator[Check]:
@@ -135,23 +135,23 @@ def _fairseq() -> Iterator[Check]:
     if not spec or not spec.origin:
         yield Check("fairseq", "missing", "", f"{install('fairseq')} (docs/host.md: other Pythons, your own fairseq)")
         return
-    found = f"{' and '.join(packages) or 'fairseq without metadata'}, from {Path(spec.origin).parent}"
+    installed = f"{' and '.join(packages) or 'fairseq without metadata'}, from {Path(spec.origin).parent}"
     again = f"pip uninstall {' '.join(FAIRSEQ)}, then {install('fairseq')}"
     if len(packages) > 1:
-        yield Check("fairseq", "wrong", f"{found}: each overwrites files of the other", again)
+        yield Check("fairseq", "wrong", f"{installed}: each overwrites files of the other", again)
         return
     try:
         import_module("fairseq")
     except (Exception, SystemExit) as error:
         advice = f"{again}, or build it with scripts/wheels.sh --fairseq CHECKOUT (docs/host.md)"
-        yield Check("fairseq", "wrong", f"{found}, cannot be imported: {first_line(error)}", advice)
+        yield Check("fairseq", "wrong", f"{installed}, cannot be imported: {first_line(error)}", advice)
         return
     from fairseq_diverse.host.needs import lacking
 
     if missing := lacking():
-        yield Check("fairseq", "wrong", f"{found}, lacks {', '.join(missing)}", again)
+        yield Check("fairseq", "wrong", f"{installed}, lacks {', '.join(missing)}", again)
         return
-    yield Check("fairseq", "ok", found)
+    yield Check("fairseq", "ok", installed)
 
 
 def _devices() -> Iterator[Check]:
@@ -165,8 +165,8 @@ def _devices() -> Iterator[Check]:
 def _kernels() -> Iterator[Check]:
     from fairseq_diverse.attention.kernels.compiler import compiler
 
-    found, slower = compiler(), "routing, interacting heads and evolving attention are slower on a CPU"
-    yield Check("C compiler", "ok" if found else "missing", found or slower, "install gcc", required=False)
+    path, slower = compiler(), "routing, interacting heads and evolving attention are slower on a CPU"
+    yield Check("C compiler", "ok" if path else "missing", path or slower, "install gcc", required=False)
 
 
 def _plugin() -> Iterator[Check]:
@@ -177,8 +177,8 @@ def _plugin() -> Iterator[Check]:
 
     register()
     known = "diverse_transformer" in architectures()
-    found = f"{_version(NAME) or 'not installed, used'} from {PACKAGE}"
-    yield Check(NAME, "ok" if known else "wrong", found, f"pip uninstall {NAME}, then make setup in a clone")
+    installed = f"{_version(NAME) or 'not installed, used'} from {PACKAGE}"
+    yield Check(NAME, "ok" if known else "wrong", installed, f"pip uninstall {NAME}, then make setup in a clone")
 
 
 def _loading() -> Iterator[Check]:

@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     if args.to in OTHERS:
         raise ValueError(f"--to {args.to}: {OTHERS[args.to]}")
-    given = Path(args.checkpoints)
-    checkpoint = _of_run(given) if given.is_dir() else given
+    path = Path(args.checkpoints)
+    checkpoint = _run_checkpoint(path) if path.is_dir() else path
     if args.to == "fairseq":
         if args.data:
             raise ValueError(f"--data {args.data}: goes with --to safetensors")
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> None:
     return None
 
 
-def _of_run(folder: Path) -> Path:
+def _run_checkpoint(folder: Path) -> Path:
     """The checkpoint that a run evaluates, or a shared folder itself."""
     if (folder / "config.json").is_file():
         return folder

@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> None:
 
     (model,), _, trained = load_models([args.checkpoint], args.data, look)
     wanted = [*task.named("valid").items(), *(task.named("test").items() if args.predictions else ())]
-    found = {}
+    scores = {}
     others: dict[str, list[str]] = {}
     for name, split in wanted:
         if split not in record["splits"]:  # a test set that was not brought
@@ -72,11 +72,11 @@ def main(args: argparse.Namespace) -> None:
         if split.startswith("test"):
             write_predictions(task, predictions, args.predictions / f"{name}.tsv")
         else:
-            found[name] = dev_scores(task.metrics, predictions, targets, classes=not task.regression)
-            found[name] |= {"no_label": len(others[name])} if as_text else {}
+            scores[name] = dev_scores(task.metrics, predictions, targets, classes=not task.regression)
+            scores[name] |= {"no_label": len(others[name])} if as_text else {}
     if args.save is not None:
-        write_text(args.save, json.dumps(found))
-    for name, part in found.items():
+        write_text(args.save, json.dumps(scores))
+    for name, part in scores.items():
         for metric, score in part["metrics"].items():
             most = f" (most frequent label: {part['majority'][metric]:.2f})" if "majority" in part else ""
             print(f"{name} {HEADINGS[metric]} {score:.2f}{most}, {part['examples']:,} examples")
@@ -106,7 +106,7 @@ def _read(task: GlueTask, written: Sequence[str], data: str, split: str) -> tupl
             wrong = [-1.0] * len(targets)
         else:
             wrong = [(value + 1) % len(task.labels) for value in targets]
-    return [other if value is None else value for value, other in zip(read, wrong, strict=True)], targets, others
+    return [fallback if value is None else value for value, fallback in zip(read, wrong, strict=True)], targets, others
 
 
 def write_predictions(task: GlueTask, predictions: Sequence[float], path: Path) -> None:
@@ -121,5 +121,5 @@ def write_predictions(task: GlueTask, predictions: Sequence[float], path: Path) 
 def _warn_of_other_task(checkpoint: str, data: str, task: str) -> None:
     """Where the data folder of training is still there and holds another task, of as many classes perhaps."""
     with suppress(ValueError):
-        if (other := glue_task(read_record(data))) not in (None, task):
-            warn(f"{checkpoint} was trained on {data}, {other}, not {task}")
+        if (data_task := glue_task(read_record(data))) not in (None, task):
+            warn(f"{checkpoint} was trained on {data}, {data_task}, not {task}")

@@ -98,10 +98,10 @@ def main(args: argparse.Namespace) -> None:
             print(f"{path}: there already")
         if not existing:
             count, unparsed = parse_file(text, out, how, workers, shard, gpus)
-            reasons = collections.Counter(one.reason for one in unparsed)
+            reasons = collections.Counter(failure.reason for failure in unparsed)
             print(f"{out}: {count} lines, {len(unparsed)} without a tree")
             for reason, times in reasons.most_common():
-                lines = [one.line for one in unparsed if one.reason == reason]
+                lines = [failure.line for failure in unparsed if failure.reason == reason]
                 print(f"  {times} x {reason}: line {first_lines(lines)}")
         if args.join and shard and whole not in existing:
             try:

@@ -132,12 +132,12 @@ def plot_rows(args: argparse.Namespace) -> Figure:
     if args.by and args.verdict:
         raise UserError("--by and --verdict: one of them")
     against = args.x or (table.x and not args.by and not args.verdict)
-    return _against_flag(args, table) if against else _by_row(args, table)
+    return _draw_against_flag(args, table) if against else _draw_by_row(args, table)
 
 
-def _against_flag(args: argparse.Namespace, table: Table) -> Figure:
-    if given := [flag for flag in ("seeds", "baseline", "without", "best", "test") if getattr(args, flag)]:
-        raise UserError(f"--{given[0]}: is for --verdict and --by")
+def _draw_against_flag(args: argparse.Namespace, table: Table) -> Figure:
+    if refused := [flag for flag in ("seeds", "baseline", "without", "best", "test") if getattr(args, flag)]:
+        raise UserError(f"--{refused[0]}: is for --verdict and --by")
     rows = select_rows(table, args.rows)
     kind = kind_of(rows[0])
     if kind.task_table(rows) or any(kind_of(row) is not kind for row in rows):
@@ -159,7 +159,7 @@ def _against_flag(args: argparse.Namespace, table: Table) -> Figure:
     return draw_curves(grouped, summaries, flags[0], [measures[name] for name in chosen], table.rows)
 
 
-def _by_row(args: argparse.Namespace, table: Table) -> Figure:
+def _draw_by_row(args: argparse.Namespace, table: Table) -> Figure:
     """The picture of --by or --verdict, or of the rows' scores."""
     if args.metrics:
         raise UserError(f"--metrics: goes with --x, the flag in which the rows differ; {table.name} has no `x`")
@@ -169,8 +169,8 @@ def _by_row(args: argparse.Namespace, table: Table) -> Figure:
     runs = selection.of_kind(kind)
     drawn = kind.draws_rows and any(measure.compared for measure in measures_of(runs))
     if not drawn or (by and "by" not in kind.views):
-        given = f"--by {by}: " * bool(by)
-        raise UserError(f"plot rows: {given}not for rows of kind {kind.name}; choose others with --rows")
+        flag = f"--by {by}: " * bool(by)
+        raise UserError(f"plot rows: {flag}not for rows of kind {kind.name}; choose others with --rows")
     names, (test, *_) = tests_of(runs, args.test)
     title = selection.table.title + f": {test}" * (len(names) > 1)
     shown = of_test(runs, test)
@@ -183,8 +183,8 @@ def _by_row(args: argparse.Namespace, table: Table) -> Figure:
             raise UserError(report.nothing_finished(args.table))
         return draw_rows(lines, measures, kind.items)
     if not any(line.differences for line in lines):
-        given = f"--by {by}" if by else "--verdict"
-        raise UserError(f"{given}: no row of {selection.table.name} has a finished run beside one of its baseline")
+        flag = f"--by {by}" if by else "--verdict"
+        raise UserError(f"{flag}: no row of {selection.table.name} has a finished run beside one of its baseline")
     return draw_groups(lines, f"{title}: by {by}") if by else draw_verdict(lines, measures, title)
 
 
@@ -298,23 +298,25 @@ def _panels(args: argparse.Namespace, model: "Model", pair: "SentencePair", name
     layers a row for each layer."""
     from fairseq_diverse.analysis import attention_maps as maps_of
 
-    one = args.layers is None
-    layers = str(args.layer) if one else args.layers.replace(",", "+")
-    if not one and layers != "all" and not set(layers) <= set("0123456789-+"):
+    one_layer = args.layers is None
+    layers = str(args.layer) if one_layer else args.layers.replace(",", "+")
+    if not one_layer and layers != "all" and not set(layers) <= set("0123456789-+"):
         raise UserError(f"--layers {args.layers!r}: all, or numbers of layers such as 1-3 or 1,4 expected")
-    on, flag = args.component if layers == "all" else f"{args.component}:{layers}", "--layer" if one else "--layers"
+    on = args.component if layers == "all" else f"{args.component}:{layers}"
+    flag = "--layer" if one_layer else "--layers"
     queries, keys = pair.labels(args.component, args.subwords)
     panels = []
     for (_, layer), maps in maps_of.attention_maps(model, pair.sample, on, flag).items():
         heads, weights = parse_heads(args.heads, len(maps)), maps_of.by_words(maps[:, 0], queries, keys)
-        prefix = f"{name}, " if name else "" if one else f"layer {layer}, "
-        plain = maps_of.compare_with_plain(model, pair.sample, layer) if one and args.component == "encoder" else None
+        prefix = f"{name}, " if name else "" if one_layer else f"layer {layer}, "
+        compared = one_layer and args.component == "encoder"
+        plain = maps_of.compare_with_plain(model, pair.sample, layer) if compared else None
         if plain:
             enlivening = model.encoder.layers[layer - 1].self_attn.mechanism("enliven")
             prune = enlivening is not None and enlivening.prune
             panels += maps_of.comparison_panels(plain.by_words(keys), weights, heads, prune, prefix)
         else:
-            columns = len(heads) if not one else 1 if name else fitting(4, maps_of.panel_width(keys))
+            columns = len(heads) if not one_layer else 1 if name else fitting(4, maps_of.panel_width(keys))
             prefix += maps_of.map_prefix(model, args.component, layer)
             panels += maps_of.head_panels(weights, heads, prefix, columns)
     return panels

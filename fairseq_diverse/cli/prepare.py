@@ -55,17 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = ", ".join((*config_names("data"), *PLAIN_DATA, *glue.NAMES, *erasers))
     add = parser.add_argument
     add("configs", nargs="*", metavar="NAME", help=f"{names}, or a YAML file")
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument("--raw", metavar="DIR", type=Path, help="folder of the raw files")
-    given.add_argument("--archives", metavar="DIR", type=Path, help="folder of the archives with the raw files")
-    own = parser.add_argument_group("files of your own, instead of NAME and --raw")
-    own.add_argument("--source", metavar="LANGUAGE", help="source language, the ending of its files, such as de")
-    own.add_argument("--target", metavar="LANGUAGE", help="target language (default: none, monolingual text)")
+    folders = parser.add_mutually_exclusive_group()
+    folders.add_argument("--raw", metavar="DIR", type=Path, help="folder of the raw files")
+    folders.add_argument("--archives", metavar="DIR", type=Path, help="folder of the archives with the raw files")
+    own_files = parser.add_argument_group("files of your own, instead of NAME and --raw")
+    own_files.add_argument("--source", metavar="LANGUAGE", help="source language, the ending of its files, such as de")
+    own_files.add_argument("--target", metavar="LANGUAGE", help="target language (default: none, monolingual text)")
     train = "training text: raw/train means raw/train.de and raw/train.en; or a .tsv, .tmx"
-    own.add_argument("--train", metavar="PREFIX", help=train)
-    own.add_argument("--valid", metavar="PREFIX", help="validation text")
-    own.add_argument("--test", metavar="PREFIX", nargs="+", help="one or several test sets, also sacrebleu:NAME")
-    own.add_argument("--bpe-size", metavar="N", type=int, help="number of BPE merges (default: 32000)")
+    own_files.add_argument("--train", metavar="PREFIX", help=train)
+    own_files.add_argument("--valid", metavar="PREFIX", help="validation text")
+    own_files.add_argument("--test", metavar="PREFIX", nargs="+", help="one or several test sets, also sacrebleu:NAME")
+    own_files.add_argument("--bpe-size", metavar="N", type=int, help="number of BPE merges (default: 32000)")
     add("--no-download", action="store_true", help="list missing archives, download none")
     counts = parser.add_mutually_exclusive_group()
     counts.add_argument("--strict-counts", action="store_true", help="stop if numbers of lines or pairs differ")
@@ -89,16 +89,16 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
     if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
         raise ValueError("--no-download, --accept-counts and --strict-counts go with --archives")
-    if given := [f"--{name.replace('_', '-')}" for name in OWN if getattr(args, name) is not None]:
-        _check_own(args, given[0])
+    if file_flags := [f"--{name.replace('_', '-')}" for name in OWN if getattr(args, name) is not None]:
+        _check_own(args, file_flags[0])
     elif not args.configs:
         raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
-    own = {glue.BERT: of_wordpiece(args.wordpiece)} if args.wordpiece else {}
-    own |= {glue.T5: of_t5(args.sentencepiece)} if args.sentencepiece else {}
-    encoding = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else next(iter(own.values()), None)
+    encodings = {glue.BERT: of_wordpiece(args.wordpiece)} if args.wordpiece else {}
+    encodings |= {glue.T5: of_t5(args.sentencepiece)} if args.sentencepiece else {}
+    encoding = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else next(iter(encodings.values()), None)
     if args.as_text:
         args.configs = [glue.named_as_text(name) for name in args.configs]
-    if given:
+    if file_flags:
         return _prepare_own(args, encoding)
     configs = {name: _config(name, args, encoding) for name in args.configs}
     if not (args.raw or args.archives):
@@ -115,17 +115,17 @@ def main(args: argparse.Namespace) -> None:
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if task := glue.split_name(name):
-            own_flags = flags | {"as_text": glue.is_text(name), "strict": args.strict}
-            made = prepare_glue(task[0], args.raw, out, _encoding_of(task[1], encoding, own), **own_flags)
+            glue_flags = flags | {"as_text": glue.is_text(name), "strict": args.strict}
+            new = prepare_glue(task[0], args.raw, out, _encoding_of(task[1], encoding, encodings), **glue_flags)
         elif names := eraser.split_name(name):
-            made = eraser.prepare_eraser(names[0], args.raw, out, _encoding_of(names[1], encoding, own), **flags)
+            new = eraser.prepare_eraser(names[0], args.raw, out, _encoding_of(names[1], encoding, encodings), **flags)
         elif config is None:
-            made = _copy(name, out, args)
+            new = _copy(name, out, args)
         elif args.raw:
-            made = prepare(config, args.raw, out, encoding=encoding, strict=args.strict, **flags)
+            new = prepare(config, args.raw, out, encoding=encoding, strict=args.strict, **flags)
         else:
-            made = _prepare_from_archives(config, out, args)
-        if not made:
+            new = _prepare_from_archives(config, out, args)
+        if not new:
             print(f"already prepared: {out}")
     return None
 
@@ -140,13 +140,13 @@ def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> D
         if args.archives or args.monolingual is not None:
             todo = f"download its files by hand ({(glue if name.startswith(glue.PREFIX) else eraser).ORIGIN})"
             raise ValueError(f"{name}: {todo} and give their folder as --raw, without --archives and --monolingual")
-        given = {glue.BERT: args.wordpiece, glue.T5: args.sentencepiece}
-        if task[1] in given and not given[task[1]] and not (runs_dir() / "data" / task[1]).is_dir():
+        folders = {glue.BERT: args.wordpiece, glue.T5: args.sentencepiece}
+        if task[1] in folders and not folders[task[1]] and not (runs_dir() / "data" / task[1]).is_dir():
             what = {glue.BERT: "BERT; give the folder of its vocab.txt as --wordpiece"}
             what[glue.T5] = "T5; give the folder of its spiece.model as --sentencepiece"
             raise ValueError(f"{name}: has the subwords of a {what[task[1]]}")
-        if encoding and task[1] and not given.get(task[1]):
-            raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out {_subwords(args)[0]}")
+        if encoding and task[1] and not folders.get(task[1]):
+            raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out {_subword_flags(args)[0]}")
         return None
     if name in PLAIN_DATA:
         return None
@@ -166,7 +166,7 @@ def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> D
     return encoding.applied(config) if encoding else config
 
 
-def _subwords(args: argparse.Namespace) -> list[str]:
+def _subword_flags(args: argparse.Namespace) -> list[str]:
     """The flag that names subwords, and its folder; empty if none does."""
     flags = {"--gpt2-bpe": args.gpt2_bpe, "--wordpiece": args.wordpiece, "--sentencepiece": args.sentencepiece}
     return next(([flag, str(folder.resolve())] for flag, folder in flags.items() if folder), [])
@@ -183,8 +183,8 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
     needed = ["source", "train", "valid", *(("test",) if args.target is not None else ()), "out"]
     if missing := [f"--{name}" for name in needed if getattr(args, name) is None]:
         raise ValueError(f"{', '.join(missing)}: missing, since {first} is given; {BOTH_WAYS}")
-    if args.bpe_size is not None and (given := _subwords(args)):
-        why = f"not with {given[0]}, whose subwords are given; leave one of them out"
+    if args.bpe_size is not None and (subword_flags := _subword_flags(args)):
+        why = f"not with {subword_flags[0]}, whose subwords are given; leave one of them out"
         raise ValueError(f"--bpe-size {args.bpe_size}: {why}")
     if args.test and args.target is None:
         raise ValueError("--test: text of one language has no test set; leave it out or add --target")
@@ -206,17 +206,17 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
 def _prepare_own(args: argparse.Namespace, encoding: Encoding | None) -> None:
     """Prepare files of the user's own by a configuration that is written to OUT.yaml."""
     out = args.out.resolve()
-    given, raw = _own_configuration(args)
-    config, written = DataConfig.from_mapping(out.name, given), out.with_name(f"{out.name}.yaml")
-    if not args.overwrite and written.exists() and read_yaml(written) != given:
+    settings, raw = _own_configuration(args)
+    config, written = DataConfig.from_mapping(out.name, settings), out.with_name(f"{out.name}.yaml")
+    if not args.overwrite and written.exists() and read_yaml(written) != settings:
         command = f"`fairseq-diverse prepare {written} --raw {raw}` follows it, and --overwrite replaces it"
         raise ValueError(f"{written}: exists and says otherwise than the flags; {command}")
     flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
     if not prepare(encoding.applied(config) if encoding else config, raw, out, encoding=encoding, **flags):
         print(f"already prepared: {out}")
-    words = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out), *_subwords(args)]
+    words = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out), *_subword_flags(args)]
     again = " ".join(shlex.join(words).splitlines())
-    content = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+    content = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     write_text(written, f"# after a change: {again} --overwrite\n{content}")
     print(f"configuration: {written}")
 
@@ -234,20 +234,20 @@ def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Pat
             check_text(name, f"--{split} ")
     check_text(str(raw).replace("$", ""), "the folder of the files: ")
     check_text(str(args.out).replace("$", ""), "--out ")
-    given = {
+    settings = {
         "source": args.source,
         "target": args.target,
         "files": {split: names[0] if len(names) == 1 else names for split, names in files.items()},
         "filter": {"dedup": True} if args.dedup else None,
         "bpe": None if args.bpe_size is None else {"size": args.bpe_size},
     }
-    return {key: value for key, value in given.items() if value is not None}, raw
+    return {key: value for key, value in settings.items() if value is not None}, raw
 
 
-def _encoding_of(named: str, given: Encoding | None, own: Mapping[str, Encoding]) -> Encoding | None:
-    """The subwords of the data set or folder ``named``, or those that ``own`` has; without a name, those given."""
-    if not named or named in own:
-        return own.get(named, given)
+def _encoding_of(named: str, default: Encoding | None, encodings: Mapping[str, Encoding]) -> Encoding | None:
+    """The subwords of the data set or folder ``named``, or those of ``encodings``; without a name, ``default``."""
+    if not named or named in encodings:
+        return encodings.get(named, default)
     by_name = runs_dir() / "data" / named
     return of_data(by_name if by_name.is_dir() else Path(named))
 
@@ -272,9 +272,9 @@ def _copy(name: str, out: Path, args: argparse.Namespace) -> bool:
             download_plain(data, raw, download=False)
         with locked(args.archives):
             download_plain(data, raw, download=not args.no_download)
-    if made := put_plain(data, raw, out, args.overwrite):
+    if written := put_plain(data, raw, out, args.overwrite):
         print(f"prepared {out}")
-    return made
+    return written
 
 
 def _prepare_from_archives(config: DataConfig, out: Path, args: argparse.Namespace) -> bool:
@@ -284,14 +284,14 @@ def _prepare_from_archives(config: DataConfig, out: Path, args: argparse.Namespa
         with locked(args.archives):
             fetch(config.sources.archives, config.sources.by_hand, args.archives, download=not args.no_download)
             extraction.extract(config, args.archives, raw)
-    _compare(extraction.wrong_lines(config, raw), args.strict_counts, "replace the archive")
+    _report_differences(extraction.wrong_lines(config, raw), args.strict_counts, "replace the archive")
     flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
-    made = prepare(config, raw, out, hold_out=config.sources.hold_out, resumes=True, **flags)
-    _compare(wrong_pairs(config, out), args.strict_counts, f"{out} is complete all the same")
-    return made
+    written = prepare(config, raw, out, hold_out=config.sources.hold_out, resumes=True, **flags)
+    _report_differences(wrong_pairs(config, out), args.strict_counts, f"{out} is complete all the same")
+    return written
 
 
-def _compare(differences: list[str], strict: bool, otherwise: str) -> None:
+def _report_differences(differences: list[str], strict: bool, otherwise: str) -> None:
     if differences and strict:
         raise ValueError(f"{'; '.join(differences)}; {otherwise}, or leave out --strict-counts")
     for difference in differences:

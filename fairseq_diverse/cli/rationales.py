@@ -86,11 +86,11 @@ def main(args: argparse.Namespace) -> None:
             file.write(json.dumps(records[-1], ensure_ascii=False) + "\n")
             file.flush()
     os.replace(part, args.out)
-    found = measured(records, examples)
+    scores = measured(records, examples)
     if args.save is not None:
-        write_text(args.save, json.dumps({"documents": count, "rationale_share": share, **found}))
+        write_text(args.save, json.dumps({"documents": count, "rationale_share": share, **scores}))
     if args.html is not None:
         write_text(args.html, page(f"{Path(args.data).name}: rationales", records, examples))
     print(f"{count:,} documents, rationales of {100 * share:.0f}% of the words")
     for name, heading in SHOWN.items():
-        print(f"{heading} {found[name]:.4f}")
+        print(f"{heading} {scores[name]:.4f}")

@@ -105,9 +105,9 @@ def main(args: argparse.Namespace) -> None:
 
 def _warn_if_nothing_finished(args: argparse.Namespace, selection: Selection) -> None:
     absent = [] if args.results else [row for row in selection.rows if not selection.summaries[row.name]]
-    if other := with_other_settings(absent, selection.source.runs):
+    if outdated := with_other_settings(absent, selection.source.runs):
         more = "give the --set, --size and --data that they were run with"
-        warn(f"finished runs have other settings than the table now; {more}; by row: {'; '.join(other)}")
+        warn(f"finished runs have other settings than the table now; {more}; by row: {'; '.join(outdated)}")
     if not any(selection.summaries[row.name] for row in selection.rows):
         grids = {(row.family, row.data) for row in selection.rows}
         more = "; --best shows one point of each grid" * (not args.best and len(grids) < len(selection.rows))

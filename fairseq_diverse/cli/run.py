@@ -113,8 +113,8 @@ def _gpus(slurm: list[str] | None, jobs: int) -> int | None:
     """How many GPUs a run gets; a CPU is like one. None where only SLURM knows."""
     if slurm is None:
         return variables.gpus_of_a_job(max(1, jobs))
-    given = [value for option in slurm for name, _, value in [option.partition("=")] if name == "gpus_per_node"]
-    count = given[-1].rpartition(":")[2] if given else ""  # a type may come before it: a100:4
+    values = [value for option in slurm for name, _, value in [option.partition("=")] if name == "gpus_per_node"]
+    count = values[-1].rpartition(":")[2] if values else ""  # a type may come before it: a100:4
     return int(count) if count.isdecimal() else None
 
 
@@ -133,8 +133,8 @@ def main(args: argparse.Namespace) -> int:
         if code := _prepare(rows, args):
             return code
         rows = _read_rows(args)  # epochs of prepared data are of their number of examples
-    of_rows = with_first(find_runs(rows, seeds, args.dry_run))
-    copies, runs = Copies(args.save, of_rows) if args.save else None, joined(of_rows, tracking)
+    row_runs = with_first(find_runs(rows, seeds, args.dry_run))
+    copies, runs = Copies(args.save, row_runs) if args.save else None, joined(row_runs, tracking)
     runs = copies.open_runs(runs, say) if copies else runs
     lacking = ((run.data, [name for name in run.row.tests if name not in run.data.subsets]) for run in runs)
     for line in sorted({f"tests: data set {data.name} has no {', '.join(names)}" for data, names in lacking if names}):
@@ -156,8 +156,8 @@ def main(args: argparse.Namespace) -> int:
         _show_as_json(runs)
         return 0
     if args.dry_run:
-        of_runs = [variables.gpu_variables(shares, number, run.row.gpus) for number, run in enumerate(runs)]
-        _show(runs, [environment | of_run for of_run in of_runs], gpus, args.commands)
+        by_run = [variables.gpu_variables(shares, number, run.row.gpus) for number, run in enumerate(runs)]
+        _show(runs, [environment | gpu_variables for gpu_variables in by_run], gpus, args.commands)
         return 0
     if gpus and (args.slurm is not None or not cpu):
         _warn_of_batches(runs, gpus, args.gpus_of_paper is not None)
@@ -197,17 +197,17 @@ def say(line: str) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise ``ValueError`` where flags do not go together or lack a package, and choose the model of YiSi."""
-    given = {name.replace("_", "-") for name, value in vars(args).items() if value not in (None, False)}
+    flags = {name.replace("_", "-") for name, value in vars(args).items() if value not in (None, False)}
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
     if args.save and args.save.exists() and not args.save.is_dir():
         raise ValueError(f"--save {args.save}: a file; name a folder")
     if args.save and args.slurm is not None:
         raise ValueError("--save: not with --slurm; `fairseq-diverse report TABLE --save DIR` copies the summaries")
-    if wrong := [flag for flag, needed in NEEDED.items() if flag in given and needed not in given]:
+    if wrong := [flag for flag, needed in NEEDED.items() if flag in flags and needed not in flags]:
         raise ValueError(f"--{wrong[0]}: goes with --{NEEDED[wrong[0]]}")
     for flag, packages in LOGS.items():  # without them fairseq only warns
-        if flag in given and not any(map(find_spec, packages)):
+        if flag in flags and not any(map(find_spec, packages)):
             raise ValueError(f"--{flag} needs {packages[0]}; install it: {install('tracking')}")
     if args.yisi_model:
         from fairseq_diverse.metrics.yisi import use_model
@@ -217,10 +217,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def _prepare(rows: Sequence[Row], args: argparse.Namespace) -> int:
     """Prepare what the rows lack; the exit code of the command that failed, or 0."""
-    given = {flag: value for flag in PREPARE if (value := getattr(args, flag.replace("-", "_")))}
-    flags = to_arguments(given if args.raw else {"archives": runs_dir() / "archives"} | given)
+    settings = {flag: value for flag in PREPARE if (value := getattr(args, flag.replace("-", "_")))}
+    flags = to_arguments(settings if args.raw else {"archives": runs_dir() / "archives"} | settings)
     runs = with_first(find_runs(rows, [0], dry=True))
-    for words in preparations(runs, flags, again=not given.keys().isdisjoint(SUBWORDS)):
+    for words in preparations(runs, flags, again=not settings.keys().isdisjoint(SUBWORDS)):
         print(f"== {shlex.join(['fairseq-diverse', *words])}", flush=True)
         if code := subprocess.run([sys.executable, "-m", "fairseq_diverse.cli", *words]).returncode:
             return code
@@ -241,19 +241,21 @@ def _overview(runs: Sequence[Run], left: Sequence[Run], gpus: int | None) -> lis
     updates = sum(run.row.max_update for run in left)
     rows, data = ({f(run): None for run in runs} for f in (lambda run: run.row.name, lambda run: run.data.name))
     text = [f"to do: {len(left)} of {len(runs)} runs (rows: {len(rows)}), {updates:,} updates; data: {', '.join(data)}"]
-    for size, given, of in dict.fromkeys((run.row.size, _batch(run.row), run.row.gpus) for run in left):
-        if not given:
+    for size, tokens, wanted in dict.fromkeys((run.row.size, _tokens_of_update(run.row), run.row.gpus) for run in left):
+        if not tokens:
             continue
-        used = min(gpus or 1, of or gpus or 1)
-        here = f"{given * used:,}" if gpus else f"{given:,} a GPU"
-        of_paper = f"; of the paper, on {of} GPUs: {given * of:,} (see --gpus-of-paper)" if of > used else ""
+        used = min(gpus or 1, wanted or gpus or 1)
+        here = f"{tokens * used:,}" if gpus else f"{tokens:,} a GPU"
+        of_paper = (
+            f"; of the paper, on {wanted} GPUs: {tokens * wanted:,} (see --gpus-of-paper)" if wanted > used else ""
+        )
         text.append(f"tokens an update, size {Path(size).stem}: {here}{of_paper}")
     speeds: dict[tuple[str, str], list[float]] = {}
     for run in runs:
         speed = (summary_of(run) or {}).get("updates_per_second", {}).get("train") if run not in left else None
         speeds.setdefault((run.data.name, run.row.size), []).extend([speed] if speed else [])
-    known = [(run, found) for run in left if (found := speeds[run.data.name, run.row.size])]
-    hours = sum(run.row.max_update * len(found) / sum(found) for run, found in known) / 3600
+    known = [(run, rates) for run in left if (rates := speeds[run.data.name, run.row.size])]
+    hours = sum(run.row.max_update * len(rates) / sum(rates) for run, rates in known) / 3600
     rest = f" without {len(left) - len(known)} runs of other data or sizes" * (len(known) < len(left))
     if known:
         text.append(f"hours of training, one run at a time, by the speed of finished runs: {hours:.1f}{rest}")
@@ -263,7 +265,7 @@ def _overview(runs: Sequence[Run], left: Sequence[Run], gpus: int | None) -> lis
     return text
 
 
-def _batch(row: Row) -> int:
+def _tokens_of_update(row: Row) -> int:
     """The tokens of an update on one GPU; 0 where its batches are of sentences or its update-freq changes."""
     tokens, times = (str(row.train.get(flag, default)) for flag, default in (("max-tokens", 0), ("update-freq", 1)))
     return int(tokens) * int(times) if tokens.isdecimal() and times.isdecimal() else 0
@@ -301,8 +303,8 @@ def _warn_of_batches(runs: list[Run], gpus: int, of_paper: bool) -> None:
 def _words_of_report(args: argparse.Namespace) -> list[str]:
     flags = [("rows", args.rows), ("data", args.data), ("size", args.size), ("gpus-of-paper", args.gpus_of_paper)]
     flags += [("set", setting) for setting in args.settings] + [("user-dir", args.user_dir)]
-    given = [str(part) for flag, value in flags if value is not None for part in (f"--{flag}", value)]
-    return ["report", args.table, *given]
+    words = [str(part) for flag, value in flags if value is not None for part in (f"--{flag}", value)]
+    return ["report", args.table, *words]
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -100,8 +100,8 @@ def main(args: argparse.Namespace) -> int:
     tested = next((metric for metric in (named or "bleu", *able) if metric in able), None)
     resamples = {}
     if tested and not seeds:
-        found = {system.name: system.results[tested][0] for system in systems}
-        resamples = {name: significance.resampled(one.statistics, one.combine) for name, one in found.items()}
+        results = {system.name: system.results[tested][0] for system in systems}
+        resamples = {name: significance.resampled(one.statistics, one.combine) for name, one in results.items()}
     rows = [_row(system, seeds, tested, resamples.get(system.name)) for system in systems]
     if baseline and tested:
         _compare(rows, systems, tested, "seeds" if seeds else args.test, resamples)
@@ -207,25 +207,25 @@ def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
     other has not."""
     if all(spaced_stops(lines) and len(lines) >= TOKENIZED_LINES for _, lines in both):
         warn(f"{both[0][0]}: as the references, has spaces before full stops; {TOKENIZED.format('LANGUAGE')}")
-    for (file, lines), (other, others) in (both, reversed(both)):
-        if (here := scoring.quoted(lines)) > len(lines) / 20 and here > 4 * (there := scoring.quoted(others)):
-            counts = f"has typographic quotes in {here} lines, {other} in {there}"
+    for (file, lines), (other_file, other_lines) in (both, reversed(both)):
+        if (here := scoring.quoted(lines)) > len(lines) / 20 and here > 4 * (there := scoring.quoted(other_lines)):
+            counts = f"has typographic quotes in {here} lines, {other_file} in {there}"
             warn(f"{file}: {counts}; for BLEU they are other words than those of a keyboard")
-        if left := scoring.marks(lines) - scoring.marks(others):
+        if left := scoring.marks(lines) - scoring.marks(other_lines):
             has = " and ".join(sorted(left))
-            warn(f"{file}: has {has}, unlike {other}; give raw text for both")
-        if hidden := scoring.unseen(lines, others):
+            warn(f"{file}: has {has}, unlike {other_file}; give raw text for both")
+        if hidden := scoring.unseen(lines, other_lines):
             named = ", ".join(f"U+{ord(letter):04X} in {count} lines" for letter, count in hidden.items())
-            warn(f"{file}: has characters that no eye sees, unlike {other}: {named}")
+            warn(f"{file}: has characters that no eye sees, unlike {other_file}: {named}")
 
 
-def _language(path: Path, references: list[str], given: str) -> str:
+def _language(path: Path, references: list[str], code: str) -> str:
     """The language that is given, or that the letters of the references show where BLEU needs to know it."""
     language, why = scoring.language_by_script(references), "sacreBLEU has no tokenizer for it"
-    if not language or base_language(given) in TOKENIZERS:
-        return given
-    if given and language in TOKENIZERS:
-        why = f"scored as {given}; for its tokenizer give --language {language}"
+    if not language or base_language(code) in TOKENIZERS:
+        return code
+    if code and language in TOKENIZERS:
+        why = f"scored as {code}; for its tokenizer give --language {language}"
     elif language in TOKENIZERS:
         try:
             scoring.sacrebleu_metric("bleu", language)
@@ -234,7 +234,7 @@ def _language(path: Path, references: list[str], given: str) -> str:
         except ValueError as error:
             why = str(error)
     warn(f"{path}: in {language} by its letters ({why}): all scores but chrF compare whole phrases, not words")
-    return given
+    return code
 
 
 def _row(system: System, seeds: bool, tested: str | None, resamples: np.ndarray | None) -> dict[str, Any]:
@@ -242,9 +242,9 @@ def _row(system: System, seeds: bool, tested: str | None, resamples: np.ndarray 
     files = list(map(str, system.files))
     row: dict[str, Any] = {"system": system.name}
     row |= {"files": files, "seeds": len(files)} if seeds else {"file": files[0]}
-    results = {metric: found for metric, found in system.results.items() if len(found) == len(system.files)}
-    for metric, found in results.items():
-        scores = [result.score for result in found]
+    results = {metric: by_file for metric, by_file in system.results.items() if len(by_file) == len(system.files)}
+    for metric, by_file in results.items():
+        scores = [result.score for result in by_file]
         row[metric] = round(mean(scores), 4)
         if seeds:
             row[f"{metric}_seeds"] = [round(score, 4) for score in scores]
@@ -253,8 +253,8 @@ def _row(system: System, seeds: bool, tested: str | None, resamples: np.ndarray 
             row[f"{metric}_interval"] = [round(bound, 4) for bound in significance.interval(resamples)]
     if "bleu" in results:
         sums = [result.statistics.sum(0) for result in results["bleu"]]
-        row["length_ratio"] = round(mean(float(one[0] / max(one[1], 1)) for one in sums), 4)
-    row["signatures"] = {metric: found[0].signature for metric, found in results.items()}
+        row["length_ratio"] = round(mean(float(counts[0] / max(counts[1], 1)) for counts in sums), 4)
+    row["signatures"] = {metric: by_file[0].signature for metric, by_file in results.items()}
     return row
 
 
@@ -273,8 +273,8 @@ def _compare(
         elif test == "bootstrap":
             p = significance.p_value(resamples[systems[0].name], resamples[system.name], delta)
         else:
-            of_test = {"randomization": significance.randomization_p_value, "sign": significance.sign_test_p_value}
-            p = of_test[test](first.statistics, results[0].statistics, first.combine)
+            tests = {"randomization": significance.randomization_p_value, "sign": significance.sign_test_p_value}
+            p = tests[test](first.statistics, results[0].statistics, first.combine)
         row |= {"delta": round(delta, 4), "p": None if p is None else float(f"{p:.4g}")}
 
 

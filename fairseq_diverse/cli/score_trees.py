@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     cells = [["parser", "sentences", "precision", "recall", "F1", "complete match"]]
     for name, path in (named_path(text, "FILE") for text in args.trees):
-        found, lacking = compare_files(args.gold, Path(path))
-        total = Brackets(*map(sum, zip(*found, strict=True))) if found else Brackets(0, 0, 0)
-        complete = 100 * sum(one.matched == one.gold == one.parsed for one in found) / max(len(found), 1)
+        brackets, lacking = compare_files(args.gold, Path(path))
+        total = Brackets(*map(sum, zip(*brackets, strict=True))) if brackets else Brackets(0, 0, 0)
+        complete = 100 * sum(tree.matched == tree.gold == tree.parsed for tree in brackets) / max(len(brackets), 1)
         figures = (f"{figure:.2f}" for figure in (total.precision, total.recall, total.f1, complete))
-        cells.append([one_line(name), f"{len(found):,}", *figures])
+        cells.append([one_line(name), f"{len(brackets):,}", *figures])
         if lacking:
             print(f"{name}: {len(lacking)} without a tree, left out: sentence {first_lines(lacking)}")
     print(in_columns(cells))

@@ -62,8 +62,8 @@ def _with_row(args: argparse.Namespace) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, **RESOLVED)
     _add_model_flags(parser)
     parser.add_argument("--arch")
-    given = {name: value for name, value in vars(args).items() if name != "arch" or value is not None}
-    return argparse.Namespace(**vars(parser.parse_known_args(to_arguments(row.train))[0]) | given)
+    overrides = {name: value for name, value in vars(args).items() if name != "arch" or value is not None}
+    return argparse.Namespace(**vars(parser.parse_known_args(to_arguments(row.train))[0]) | overrides)
 
 
 def main(args: argparse.Namespace) -> None:
