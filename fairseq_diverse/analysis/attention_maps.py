@@ -254,9 +254,9 @@ def draw_panels(
 
 def _limit(maps: Sequence[Tensor]) -> tuple[float, float, bool]:
     """Where the colour scale of these maps ends, the largest absolute value, and whether a value is negative."""
-    peaks = torch.cat([one.float().nan_to_num(0).abs().amax(-1) for one in maps]) if maps else torch.ones(1)
+    peaks = torch.cat([values.float().nan_to_num(0).abs().amax(-1) for values in maps]) if maps else torch.ones(1)
     largest, limit = float(peaks.max()), float(peaks.quantile(QUANTILE))
-    signed = any(bool((one < 0).any()) for one in maps)
+    signed = any(bool((values < 0).any()) for values in maps)
     return (limit if largest > OUTLIER * limit > 0 else largest), largest, signed
 
 

@@ -88,9 +88,9 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> Figure:
     axis = figure.add_subplot(grid[:, 0])
     for number, (name, vectors) in enumerate(heads.items()):
         color, marker = STYLES[number % len(STYLES)]
-        own = torch.tensor([next(placed).tolist() for _ in vectors])
-        axis.scatter(own[:, 0], own[:, 1], color=color, marker=marker, label=name)
-        for head, (x, y) in enumerate(own.tolist(), 1):
+        positions = torch.tensor([next(placed).tolist() for _ in vectors])
+        axis.scatter(positions[:, 0], positions[:, 1], color=color, marker=marker, label=name)
+        for head, (x, y) in enumerate(positions.tolist(), 1):
             axis.annotate(str(head), (x, y), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
     axis.set(box_aspect=1, xticks=[], yticks=[])
     axis.set(xlabel="first dimension of t-SNE; numbers: heads", ylabel="second dimension of t-SNE")

@@ -77,12 +77,12 @@ def inspect_heads(
     totals: dict[str, Share] = {}
     diversity: dict[tuple[str, int], HeadDiversity] = {}
     for sample in samples:
-        inside, maps, gradients = _run(model, sample, dictionary.pad())
+        inside, maps, gradients = _maps_and_gradients(model, sample, dictionary.pad())
         for place, (heads, _) in inside.items():
             tokens = sample["net_input"]["src_tokens" if place[0] == "encoder" else "prev_output_tokens"]
             diversity.setdefault(place, HeadDiversity()).add(heads, tokens != dictionary.pad())
-        encoder = _of_encoder(model, inside, maps, gradients)
-        for name, (sums, count) in _of_batch(encoder, sample, dictionary, gate, graphs, (counts, limit)):
+        encoder = _encoder_layers(model, inside, maps, gradients)
+        for name, (sums, count) in _batch_figures(encoder, sample, dictionary, gate, graphs, (counts, limit)):
             before = totals.get(name, (torch.zeros(()), 0))
             totals[name] = before[0] + sums.double().cpu(), before[1] + int(count)
     if not totals:
@@ -94,7 +94,9 @@ def inspect_heads(
     return HeadFigures(means, {place: diversity[place].figures() for place in order}, without_tree)
 
 
-def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -> tuple[dict, dict, list[Tensor]]:
+def _maps_and_gradients(
+    model: DiverseTransformerModel, sample: dict[str, Any], padding: int
+) -> tuple[dict, dict, list[Tensor]]:
     """The inside of every attention; of the encoder the maps, and for each layer the gradient of the NLL by the head
     outputs."""
     on = ",".join(component for component, count in layer_counts(model.cfg).items() if count)
@@ -106,24 +108,24 @@ def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -
         outputs, targets = [decoded[real]], [sample["target"][real]]
         if model.decoder.adaptive_softmax is not None:  # its log-probabilities are written in place: no gradient
             outputs, targets = model.decoder.adaptive_softmax(outputs[0], targets[0])
-        parts = [(logits, own) for logits, own in zip(outputs, targets, strict=True) if own is not None]
-        nll = torch.stack([F.cross_entropy(logits, own, reduction="sum") for logits, own in parts]).sum()
-        of_encoder = [heads for (component, _), (heads, _) in inside.items() if component == "encoder"]
-        found = torch.autograd.grad(nll, of_encoder, allow_unused=True, materialize_grads=True)
-        return inside, extra["maps"], list(found)
+        parts = [(logits, labels) for logits, labels in zip(outputs, targets, strict=True) if labels is not None]
+        nll = torch.stack([F.cross_entropy(logits, labels, reduction="sum") for logits, labels in parts]).sum()
+        encoder_heads = [heads for (component, _), (heads, _) in inside.items() if component == "encoder"]
+        gradients = torch.autograd.grad(nll, encoder_heads, allow_unused=True, materialize_grads=True)
+        return inside, extra["maps"], list(gradients)
 
 
-def _of_encoder(model: DiverseTransformerModel, inside: dict, maps: dict, gradients: list[Tensor]) -> Layers:
-    found = []
+def _encoder_layers(model: DiverseTransformerModel, inside: dict, maps: dict, gradients: list[Tensor]) -> Layers:
+    layers = []
     for number, (layer, gradient) in enumerate(zip(model.encoder.layers, gradients, strict=True), 1):
         heads, judged = inside["encoder", number]
         attention = layer.self_attn
         used = maps["encoder", number].detach().transpose(0, 1) if attention.has_maps else judged
-        found.append((heads, used if attention.stage("attention") else judged, used, gradient))
-    return found
+        layers.append((heads, used if attention.stage("attention") else judged, used, gradient))
+    return layers
 
 
-def _of_batch(
+def _batch_figures(
     encoder: Layers, sample: dict[str, Any], dictionary: Any, gate: float | None, graphs: Any, rare: tuple[Tensor, int]
 ) -> Iterator[tuple[str, Share]]:
     tokens = sample["net_input"]["src_tokens"]
@@ -132,20 +134,20 @@ def _of_batch(
     if graphs is not None:
         word, head = place_trees(sample, graphs, dictionary.pad()).unbind(-1)[:2]
         relation, parsed = dependency_relation(word, head), (word > 0).any(1)  # see EVERYTHING_RELATED
-    of_layers: list[dict[str, Share]] = []
+    figures: list[dict[str, Share]] = []
     for heads, judged, used, gradient in encoder:
         means = {"confidence": head_confidence(judged, valid)}  # (B, H)
         if relation is not None:
             means["syntactic attention"] = syntactic_attention(judged, relation, valid)[parsed]
             means["redundant"] = redundant_heads(judged, relation, valid, gate)[parsed].float()
         means["importance"] = (heads.detach() * gradient).sum((2, 3)).abs()
-        of_layer: dict[str, Share] = {name: (values.sum(0), len(values)) for name, values in means.items()}
-        of_layer["previous"], of_layer["next"] = (neighbour_hits(used, valid, offset) for offset in (-1, 1))
+        shares: dict[str, Share] = {name: (values.sum(0), len(values)) for name, values in means.items()}
+        shares["previous"], shares["next"] = (neighbour_hits(used, valid, offset) for offset in (-1, 1))
         frequency, limit = rare[0].to(tokens.device)[tokens], rare[1]
-        of_layer["rarest"] = rare_hits(used, valid, frequency, valid & (tokens != dictionary.eos()), limit)
-        of_layers.append(of_layer)
-    for name, (_, count) in of_layers[0].items():
-        yield name, (torch.stack([of_layer[name][0] for of_layer in of_layers]), count)
+        shares["rarest"] = rare_hits(used, valid, frequency, valid & (tokens != dictionary.eos()), limit)
+        figures.append(shares)
+    for name, (_, count) in figures[0].items():
+        yield name, (torch.stack([shares[name][0] for shares in figures]), count)
 
 
 def draw_figures(figures: dict[str, Tensor]) -> Figure:

@@ -27,8 +27,8 @@ def classified(model: Any, task: Any, split: str, max_tokens: int, done: Callabl
     is a batch of its own; ``done`` is called with the number of examples after each batch."""
     hits = ["0"] * len(task.dataset(split))
     for sample in _batches(model, task, split, max_tokens):
-        found = model(**sample["net_input"])[0].argmax(-1)
-        for i in sample["id"][found == sample["target"]].tolist():
+        predicted = model(**sample["net_input"])[0].argmax(-1)
+        for i in sample["id"][predicted == sample["target"]].tolist():
             hits[i] = "1"
         done(sample["nsentences"])
     return "".join(hits)
@@ -41,17 +41,17 @@ def predict(
     """The number of the most likely class of every example of a split, or its predicted value, and the targets, which
     are empty where the split has none; arguments as of `classified`, for fairseq's ``sentence_prediction``."""
     examples = len(task.dataset(split))
-    found, targets, labelled = [0.0] * examples, [0.0] * examples, True
+    predictions, targets, labelled = [0.0] * examples, [0.0] * examples, True
     for sample in _batches(model, task, split, max_tokens):
         head = task.cfg.classification_head_name
         logits = model(**sample["net_input"], features_only=True, classification_head_name=head)[0].float()
         values = logits.view(-1) if task.cfg.regression_target else logits.argmax(-1)
         labelled = "target" in sample
-        given = sample["target"].view(-1) if labelled else values
-        for i, value, target in zip(sample["id"].tolist(), values.tolist(), given.tolist(), strict=True):
-            found[i], targets[i] = value, target
+        labels = sample["target"].view(-1) if labelled else values
+        for i, value, target in zip(sample["id"].tolist(), values.tolist(), labels.tolist(), strict=True):
+            predictions[i], targets[i] = value, target
         done(len(values))
-    return found, targets if labelled else []
+    return predictions, targets if labelled else []
 
 
 @torch.no_grad()
@@ -59,10 +59,10 @@ def answers(model: Any, task: Any, split: str, max_tokens: int, done: Callable[[
     """The subwords that a model of text to text writes for each example of a split, by greedy decoding; arguments as of
     `classified`."""
     generator = task.build_generator([model], generation_settings(beam=1, max_len_b=ANSWER))
-    found = [""] * len(task.dataset(split))
+    lines = [""] * len(task.dataset(split))
     for sample in _batches(model, task, split, max_tokens):
         written = task.inference_step(generator, [model], sample)
         for number, (best, *_) in zip(sample["id"].tolist(), written, strict=True):
-            found[number] = task.target_dictionary.string(best["tokens"])
+            lines[number] = task.target_dictionary.string(best["tokens"])
         done(sample["nsentences"])
-    return found
+    return lines

@@ -22,12 +22,12 @@ def probabilities(model: Any, task: Any, query: Sequence[str], max_tokens: int) 
     def of(documents: Sequence[Sequence[str]]) -> np.ndarray:
         dataset = task.dataset_of([(query, words) for words in documents], [0] * len(documents))
         device = next(model.parameters()).device
-        found = np.empty((len(documents), task.classes))
+        probs = np.empty((len(documents), task.classes))
         with torch.no_grad():
             for batch in dataset.batches(max_tokens):
                 logits = model(**to_device(batch, device.type == "cuda")["net_input"])[0]
-                found[batch["id"].numpy()] = logits.double().softmax(-1).cpu().numpy()
-        return found
+                probs[batch["id"].numpy()] = logits.double().softmax(-1).cpu().numpy()
+        return probs
 
     return of
 
@@ -42,11 +42,11 @@ def explain(
     number of samples of LIME, and their seed."""
     words = example.words[:fits]
     kept, places = np.unique(lime_samples(len(words), *draw), axis=0, return_inverse=True)
-    found = predict([[*itertools.compress(words, row)] for row in kept])[places.reshape(-1)]
-    whole = found[0]
+    probs = predict([[*itertools.compress(words, row)] for row in kept])[places.reshape(-1)]
+    whole = probs[0]
     predicted = int(whole.argmax())
     scores = np.zeros(len(example.words))
-    scores[: len(words)] = as_scores(lime_weights(kept[places.reshape(-1)], found[:, predicted]))
+    scores[: len(words)] = as_scores(lime_weights(kept[places.reshape(-1)], probs[:, predicted]))
     chosen = np.array([top_words(scores, one) for one in (share, *SHARES)])
     inside, outside = (predict([[*itertools.compress(words, mask)] for mask in of]) for of in (chosen, ~chosen))
 
@@ -54,8 +54,8 @@ def explain(
         return dict(zip(labels, row.tolist(), strict=True))
 
     def both(number: int) -> dict[str, dict[str, float]]:
-        found = {"comprehensiveness": outside[number], "sufficiency": inside[number]}
-        return {f"{name}_classification_scores": by_label(row) for name, row in found.items()}
+        by_measure = {"comprehensiveness": outside[number], "sufficiency": inside[number]}
+        return {f"{name}_classification_scores": by_label(row) for name, row in by_measure.items()}
 
     rationales, start = [], 0
     for docid, length in example.places:
@@ -76,12 +76,12 @@ def measured(records: Sequence[Record], examples: Sequence[Annotation]) -> dict[
         marks, areas = iter(example.evidence), []
         for part, (_, length) in zip(record["rationales"], example.places, strict=True):
             areas.append(measures.auprc(part["soft_rationale_predictions"], [*itertools.islice(marks, length)]))
-        one: dict[str, Any] = {"auprc": [area for area in areas if area is not None]}
+        document: dict[str, Any] = {"auprc": [area for area in areas if area is not None]}
         for name in ("comprehensiveness", "sufficiency"):
             label, key = record["classification"], f"{name}_classification_scores"
             parts = [record, *record["thresholded_scores"]]
             drops = [record["classification_scores"][label] - part[key][label] for part in parts]
-            one |= {name: drops[0], f"{name}_by_share": drops[1:]}
-        documents.append(one)
+            document |= {name: drops[0], f"{name}_by_share": drops[1:]}
+        documents.append(document)
     predictions, labels = [record["classification"] for record in records], [example.label for example in examples]
     return measures.rationale_scores(documents, predictions, labels)

@@ -9,11 +9,11 @@ from fairseq_diverse.support.pictures import STYLES, Figure, legend_above, panel
 MOST_BARS = 60
 
 
-def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
+def draw_sentence_lengths(token_counts: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     """A panel a training set: source lengths as bars, target lengths as a line, the mean of the source dashed (Li and
-    Luo, 2022, Fig. 3); ``found``: tokens of every source and target sentence, by name."""
-    figure, axes = panels(len(found), max(4.8, 4.2 * len(found)), 3.4)
-    for axis, (name, (source, target)) in zip(axes, found.items(), strict=True):
+    Luo, 2022, Fig. 3); ``token_counts``: of every source and target sentence, by name."""
+    figure, axes = panels(len(token_counts), max(4.8, 4.2 * len(token_counts)), 3.4)
+    for axis, (name, (source, target)) in zip(axes, token_counts.items(), strict=True):
         longest = int(max(source.max(), target.max()))
         step = -(-(longest + 1) // MOST_BARS)
         edges = np.arange(0, longest + step + 1, step)

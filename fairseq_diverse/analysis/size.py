@@ -67,13 +67,13 @@ def measure_size(
             raise UserError(f"--{side}-length {length}: from 1 to {limit} ({flag})")
     parameters, flops = count_parameters(model), count_flops(model, *lengths.values())
     outside = {name: parameters.pop(name) for name in ("embeddings", "lm_head") if name in parameters}
-    own, work, total = sum(parameters.values()), sum(flops.values()), sum([*parameters.values(), *outside.values()])
+    inside, work, total = sum(parameters.values()), sum(flops.values()), sum([*parameters.values(), *outside.values()])
     added, added_work = 0, 0
     if off != args:
         plain = build_model(off, symbols)
         added = total - sum(count_parameters(plain).values())
         added_work = work - sum(count_flops(plain, *lengths.values()).values())
-    figures = {**parameters, "without_embeddings": own, "added": added, "total": total}
+    figures = {**parameters, "without_embeddings": inside, "added": added, "total": total}
     if not translates:
         model.register_classification_head("any", num_classes=1)
         pooler = sum(parameter.numel() for parameter in model.classification_heads["any"].dense.parameters())
@@ -156,7 +156,7 @@ def _with_own_maps(model: Any) -> str:
     placed = []
     for component in ("encoder", "decoder", "cross") if hasattr(model, "decoder") else ("encoder",):
         attentions = enumerate(attentions_at(model, component), 1)
-        if numbers := [str(number) for number, one in attentions if one is not None and one.has_maps]:
+        if numbers := [str(number) for number, attention in attentions if attention is not None and attention.has_maps]:
             placed.append(f"{component}:{'+'.join(numbers)}")
     return ",".join(placed)
 
