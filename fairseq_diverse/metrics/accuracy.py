@@ -29,16 +29,16 @@ def pooled(parts: Iterable[Accuracy]) -> Accuracy:
     return Accuracy([sum(counts) for counts in zip(*classes, strict=True)], "".join(hits))
 
 
-def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]], trained: int) -> Figure:
+def draw_accuracy(lengths: Sequence[int], by_model: Mapping[str, Sequence[Accuracy]], trained: int) -> Figure:
     """Accuracy by number of operators, one curve per model, and the majority-class accuracy (Li et al., 2021, Fig. 4).
-    ``found``: by model, the accuracies of ``lengths`` operators; ``trained``: most operators in training, drawn as a
+    ``by_model``: by name, the accuracies of ``lengths`` operators; ``trained``: most operators in training, drawn as a
     line.
     """
     figure = new_figure(5, 3.6)
     axis = figure.subplots()
-    first = next(iter(found.values()))
+    first = next(iter(by_model.values()))
     axis.plot(lengths, [a.largest for a in first], color="gray", linestyle=":", label="largest class")
-    for number, (name, accuracies) in enumerate(found.items()):
+    for number, (name, accuracies) in enumerate(by_model.items()):
         color, marker = STYLES[number % len(STYLES)]
         axis.plot(lengths, [a.share for a in accuracies], color=color, marker=marker, label=name)
     if trained < max(lengths):

@@ -119,6 +119,6 @@ def chosen(names: str) -> list[str]:
     listed = list(CATALOGUE) if "all" in listed else listed
     if unknown := [name for name in listed if name.partition(":")[0] not in CATALOGUE]:
         raise ValueError(f"--metrics {', '.join(unknown)}: not known; choose from {', '.join(CATALOGUE)}, or all")
-    if given := [name for name in listed if ":" in name and not CATALOGUE[name.partition(":")[0]].neural]:
-        raise ValueError(f"--metrics {given[0]}: takes no model; comet and metricx do")
+    if with_model := [name for name in listed if ":" in name and not CATALOGUE[name.partition(":")[0]].neural]:
+        raise ValueError(f"--metrics {with_model[0]}: takes no model; comet and metricx do")
     return listed

@@ -64,7 +64,7 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
     first, *others = groups
     squares, counts = np.unique([n / (n + sizes[0]) for n in sizes[1:]], return_counts=True)
     ratios = tuple(zip(np.sqrt(squares).tolist(), counts.tolist(), strict=True))  # r_i, how many systems have it
-    bound, visible = _critical(freedom, ratios)
+    bound, visible = _critical_values(freedom, ratios)
     tests = []
     for group in others:
         difference = float(group.mean() - first.mean())
@@ -117,7 +117,7 @@ def _scales(freedom: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=256)
-def _critical(freedom: int, ratios: tuple[tuple[float, int], ...]) -> tuple[float, float]:
+def _critical_values(freedom: int, ratios: tuple[tuple[float, int], ...]) -> tuple[float, float]:
     """d and x of `dunnett`."""
     scales, weights = _scales(freedom)
     bound = scipy.optimize.brentq(lambda d: _all_within(d, freedom, ratios) - (1 - LEVEL), 0, 1e3)

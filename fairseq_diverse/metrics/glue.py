@@ -43,8 +43,8 @@ def dev_scores(
 ) -> dict[str, Any]:
     """``examples``, ``metrics``, and of ``classes`` ``majority``: of always predicting the most frequent label. Raises
     ``ValueError``: as `glue_scores`."""
-    found: dict[str, Any] = {"examples": len(targets), "metrics": glue_scores(names, predictions, targets)}
+    scores: dict[str, Any] = {"examples": len(targets), "metrics": glue_scores(names, predictions, targets)}
     if classes:
         ((label, _),) = Counter(targets).most_common(1)
-        found["majority"] = glue_scores(names, [label] * len(targets), targets)
-    return found
+        scores["majority"] = glue_scores(names, [label] * len(targets), targets)
+    return scores

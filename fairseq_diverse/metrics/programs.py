@@ -111,15 +111,15 @@ def metricx(hypotheses: Lines, references: Lines, sources: Lines | None, model: 
     module, length = ("metricx23", "1024") if "metricx-23" in model else ("metricx24", "1536")
     fields = {"source": sources, "hypothesis": hypotheses, "reference": references}
     with TemporaryDirectory() as folder:
-        given, written = Path(folder, "input.jsonl"), Path(folder, "output.jsonl")
+        inputs, outputs = Path(folder, "input.jsonl"), Path(folder, "output.jsonl")
         lines = (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))  # type: ignore[arg-type]
-        write_lines(given, map(json.dumps, lines))
+        write_lines(inputs, map(json.dumps, lines))
         options = ["--tokenizer", "google/mt5-xl", "--model_name_or_path", model, "--max_input_length", length]
         options += ["--batch_size", str(max(1, torch.cuda.device_count()))]  # of all GPUs: lines are not padded
-        options += ["--input_file", str(given), "--output_file", str(written)]
+        options += ["--input_file", str(inputs), "--output_file", str(outputs)]
         _run("metricx", [str(python), "-m", f"{module}.predict", *options], cwd=checkout)
         try:
-            scores = [float(json.loads(line)["prediction"]) for line in written.read_text("utf-8").splitlines()]
+            scores = [float(json.loads(line)["prediction"]) for line in outputs.read_text("utf-8").splitlines()]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"metricx wrote no predictions ({error})") from None
     done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)

@@ -92,13 +92,13 @@ def rationale_scores(
     def mean(values: Sequence[float]) -> float:
         return sum(values) / len(values)
 
-    areas = [area for one in documents for area in one["auprc"]]
+    areas = [area for document in documents for area in document["auprc"]]
     scores = {
         "macro_f1": float(f1_score(labels, predictions, average="macro", zero_division=0.0)),
         "accuracy": float(accuracy_score(labels, predictions)),
         "auprc": mean(areas) if areas else 0.0,
     }
     for name in ("comprehensiveness", "sufficiency"):
-        scores[name] = mean([one[name] for one in documents])
-        scores[f"{name}_aopc"] = mean([mean(one[f"{name}_by_share"]) for one in documents])
+        scores[name] = mean([document[name] for document in documents])
+        scores[f"{name}_aopc"] = mean([mean(document[f"{name}_by_share"]) for document in documents])
     return scores

@@ -177,12 +177,12 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
 
 def marks(lines: Lines) -> set[str]:
     """What shows that lines are in subwords or in tokens, in words; empty for text."""
-    found = set()
+    signs = set()
     if 10 * sum("@@ " in f"{line} " or SPACE_MARK in line for line in lines) > len(lines):
-        found.add("subwords")
+        signs.add("subwords")
     if spaced_stops(lines):
-        found.add("spaces before full stops")
-    return found
+        signs.add("spaces before full stops")
+    return signs
 
 
 def quoted(lines: Lines) -> int:
@@ -204,12 +204,14 @@ def composed(lines: Lines) -> tuple[list[str], int]:
 def unseen(lines: Lines, others: Lines) -> dict[str, int]:
     """Characters that no eye tells from others, or from nothing, and the number of lines with them, where the others
     have them in less than half as many lines; spaces are none, at which all metrics split."""
-    here, there = (Counter(c for line in side for c in set(line) if c > "~" and _unseen(c)) for side in (lines, others))
+    here, there = (
+        Counter(c for line in side for c in set(line) if c > "~" and _is_unseen(c)) for side in (lines, others)
+    )
     return {letter: count for letter, count in here.items() if count > 2 * there[letter]}
 
 
 @cache
-def _unseen(letter: str) -> bool:
+def _is_unseen(letter: str) -> bool:
     alike = UNSEEN.match(letter) or DRAWN_ALIKE.match(unicodedata.decomposition(letter))
     return bool(alike) or unicodedata.category(letter) == "Cf"
 

@@ -89,13 +89,13 @@ class Difference:
         return {f"{prefix}{key}": value for key, value in values.items()}
 
 
-def compared(first: Collection[int], other: Collection[int]) -> tuple[list[int], list[int]]:
+def compared(baseline: Collection[int], system: Collection[int]) -> tuple[list[int], list[int]]:
     """The seeds of a baseline and a system whose difference is shown: all of them, as seeds are not paired. Where one
     side has one seed, so that nothing can be tested over seeds, the seed that both have, if there is one: a seed
     decides on initial values and the order of batches, which change a score as much as a mechanism.
     """
-    shared = [seed for seed in first if seed in other]
-    return (shared, shared) if min(len(first), len(other)) <= 1 and shared else (list(first), list(other))
+    shared = [seed for seed in baseline if seed in system]
+    return (shared, shared) if min(len(baseline), len(system)) <= 1 and shared else (list(baseline), list(system))
 
 
 def over_seeds(scores: Mapping[str, Mapping[int, float]], baselines: Mapping[str, str]) -> dict[str, Difference]:
@@ -105,13 +105,13 @@ def over_seeds(scores: Mapping[str, Mapping[int, float]], baselines: Mapping[str
     several seeds are tested together with the others of the same baseline."""
     values = {name: list(by_seed.values()) for name, by_seed in scores.items()}
     differences: dict[str, Difference] = {}
-    for baseline in dict.fromkeys(other for other in baselines.values() if scores.get(other)):
-        group = [name for name, other in baselines.items() if other == baseline != name and scores.get(name)]
+    for baseline in dict.fromkeys(control for control in baselines.values() if scores.get(control)):
+        group = [name for name, control in baselines.items() if control == baseline != name and scores.get(name)]
         several = [name for name in group if min(len(values[baseline]), len(values[name])) > 1]
         tests = dict(zip(several, dunnett(values[baseline], [values[name] for name in several]), strict=True))
         for name in group:
             before, after = compared(scores[baseline], scores[name])
-            means = [np.mean([scores[x][seed] for seed in of]) for x, of in ((name, after), (baseline, before))]
+            means = [np.mean([scores[x][seed] for seed in seeds]) for x, seeds in ((name, after), (baseline, before))]
             delta = float(means[0] - means[1])
             if (test := tests.get(name)) is None:
                 why = "one seed" if len(values[name]) == 1 else "baseline: one seed"
@@ -134,8 +134,8 @@ def with_holm(differences: Mapping[Key, Difference]) -> dict[Key, Difference]:
 
 def _ratio(others: Sequence[Sequence[float]], scores: Sequence[float]) -> float | None:
     """The standard deviation over seeds of a system, divided by that of all others together (pooled)."""
-    squares = fsum(np.var(of_system) * len(of_system) for of_system in others)
-    pooled = (squares / sum(len(of_system) - 1 for of_system in others)) ** 0.5
+    squares = fsum(np.var(values) * len(values) for values in others)
+    pooled = (squares / sum(len(values) - 1 for values in others)) ** 0.5
     return float(np.std(scores, ddof=1)) / pooled if pooled else None
 
 
