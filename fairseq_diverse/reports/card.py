@@ -77,7 +77,7 @@ def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, A
     front |= {"library_name": "fairseq-diverse"} | ({"pipeline_tag": PIPELINES[task]} if task in PIPELINES else {})
     front |= {"tags": ["fairseq", "attention", *active]}
     if summary:
-        number = [one["seed"] for one in seeds].index(summary["seed"])
+        number = [run["seed"] for run in seeds].index(summary["seed"])
         metrics = [
             {"type": key, "value": round(values[number], digits), "name": name}
             for key, name, values, digits, _ in figures
@@ -103,17 +103,17 @@ def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, A
 
 def _summaries(checkpoint: Path) -> tuple[Summary, list[Summary]]:
     """That of the run that evaluated the checkpoint, and those of all its seeds in their order; empty if none did."""
-    run = checkpoint.parent.parent
-    if checkpoint.parent.name != "checkpoints" or not (run / "summary.json").is_file():
+    folder = checkpoint.parent.parent
+    if checkpoint.parent.name != "checkpoints" or not (folder / "summary.json").is_file():
         return {}, []
-    summary = read_summary(run / "summary.json", AGAIN)
+    summary = read_summary(folder / "summary.json", AGAIN)
     if checkpoint.name != ("checkpoint_average.pt" if summary["row"]["average"] else "checkpoint_last.pt"):
         return {}, []
-    paths = [path for path in run.parent.glob("seed*/summary.json") if path.parent != run]
+    paths = [path for path in folder.parent.glob("seed*/summary.json") if path.parent != folder]
     others = [read_summary(path, AGAIN) for path in paths]
-    same = [one for one in others if (one["row"], one.get("data_hash")) == (summary["row"], summary.get("data_hash"))]
-    seeds = [summary, *(one for one in same if one["seed"] != summary["seed"])]
-    return summary, sorted(seeds, key=lambda one: one["seed"])
+    same = [run for run in others if (run["row"], run.get("data_hash")) == (summary["row"], summary.get("data_hash"))]
+    seeds = [summary, *(run for run in same if run["seed"] != summary["seed"])]
+    return summary, sorted(seeds, key=lambda run: run["seed"])
 
 
 def _figures(seeds: Sequence[Summary]) -> Figures:
@@ -126,18 +126,18 @@ def _figures(seeds: Sequence[Summary]) -> Figures:
         return [(metric, f"{n} {HEADINGS[metric]}", values, 2, "") for (n, metric), values in of_seeds.items()]
     signatures = seeds[0].get("metrics", {}).get("signatures", {})
     measures = KINDS[seeds[0]["kind"]].measures(())
-    found: Figures = [
-        (one.key, one.name, values, one.digits, signatures.get(one.key, ""))
-        for one in measures
-        if None not in (values := [one.figure(run) for run in seeds])
+    figures: Figures = [
+        (measure.key, measure.name, values, measure.digits, signatures.get(measure.key, ""))
+        for measure in measures
+        if None not in (values := [measure.figure(run) for run in seeds])
     ]
-    shown = {one.key for one in measures} | {"signatures"}
+    shown = {measure.key for measure in measures} | {"signatures"}
     for key in [key for key in seeds[0].get("metrics", {}) if key not in shown]:
         if all(key in run["metrics"] for run in seeds):
             metric = find(key)
             values = [run["metrics"][key] for run in seeds]
-            found.append((key, metric.heading, values, metric.digits, signatures.get(key, "")))
-    return found
+            figures.append((key, metric.heading, values, metric.digits, signatures.get(key, "")))
+    return figures
 
 
 def _about(state: Mapping[str, Any], config: Mapping[str, Any], summary: Summary, active: Sequence[str]) -> str:
@@ -169,8 +169,8 @@ def _data(data: str, record: Mapping[str, Any]) -> str:
 def _scores(summary: Summary, seeds: Sequence[Summary], figures: Figures) -> str:
     if not summary:
         return "Not measured: the checkpoint is not the one that a finished run of `fairseq-diverse run` evaluated."
-    number = [one["seed"] for one in seeds].index(summary["seed"])
-    named = ", ".join(str(one["seed"]) for one in seeds)
+    number = [run["seed"] for run in seeds].index(summary["seed"])
+    named = ", ".join(str(run["seed"]) for run in seeds)
     several = len(seeds) > 1
     lines = [f"| | this model, seed {summary['seed']} |" + f" seeds {named}, ± deviation |" * several]
     lines += ["| --- | ---: |" + " ---: |" * several]
@@ -189,8 +189,8 @@ def _use(task: str, config: Mapping[str, Any], summary: Summary) -> str:
     if command := COMMANDS.get(task):
         lines.append(f"fairseq-diverse {command}{user_dir}")
     if task in TRANSLATED:
-        given = summary.get("row", {}).get("generate", {})
-        search = {flag: given[flag] for flag in ("beam", "lenpen", "max-len-a", "max-len-b") if flag in given}
+        generate = summary.get("row", {}).get("generate", {})
+        search = {flag: generate[flag] for flag in ("beam", "lenpen", "max-len-a", "max-len-b") if flag in generate}
         search |= {"lenpen": f"{summary['chosen']['lenpen']:g}"} if "chosen" in summary else {}
         flags = "".join(f" --{flag} {value}" for flag, value in search.items())
         lines.append(f"fairseq-diverse translate --model DIR{user_dir}{flags} --input raw.txt --out translations.txt")
@@ -203,5 +203,5 @@ def _use(task: str, config: Mapping[str, Any], summary: Summary) -> str:
 def _cite(active: Sequence[str]) -> str:
     entry = BIBTEX.replace("VERSION", __version__)
     papers = {name: re.search(r"Source: (.+?\(\d{4}\))", MECHANISMS[name].__doc__ or "", re.DOTALL) for name in active}
-    named = [f"- {name}: {' '.join(found[1].split())}" for name, found in papers.items() if found]
+    named = [f"- {name}: {' '.join(match[1].split())}" for name, match in papers.items() if match]
     return f"```bibtex\n{entry}\n```" + ("\n\nThe papers of its mechanisms:\n\n" + "\n".join(named)) * bool(named)

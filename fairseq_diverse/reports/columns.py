@@ -55,9 +55,9 @@ def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) 
     columns = [Column[Line]("row", lambda line: line.name, unfinished=True)]
     columns += [*([] if kind.speeds else [parameters]), *kind.columns]
     details = [parameters] if kind.speeds else []
-    one, first = one_seed(lines), next((measure for measure in measures if not measure.details), None)
+    single_seed, first = one_seed(lines), next((measure for measure in measures if not measure.details), None)
     for m in sorted(measures, key=lambda m: not m.compared) if kind.speeds else measures:
-        score: Callable[[Line], str] = partial(_score, m, one, kind.speeds and m is first)
+        score: Callable[[Line], str] = partial(_score, m, single_seed, kind.speeds and m is first)
         columns.append(Column(m.heading or m.name, score, unfinished=m is first, details=m.details))
         if m.compared:
             columns.append(Column(f"Δ {m.name}", partial(difference, m)))
@@ -69,9 +69,9 @@ def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) 
         if any(of_paper in line.row.published for line in lines):  # no details where no row is finished
             details.append(_published_column(of_paper)._replace(details=any(line.seeds for line in lines)))
     shown = {column.heading for column in (*columns, *details)}
-    of_measures = {measure.key: measure for measure in measures}
+    by_key = {measure.key: measure for measure in measures}
     published = dict.fromkeys(key for line in lines for key in line.row.published)
-    further = [_published_column(key, of_measures.get(key)) for key in published]
+    further = [_published_column(key, by_key.get(key)) for key in published]
     return columns + [column for column in further if column.heading not in shown] + details
 
 
@@ -84,10 +84,10 @@ def over_examples_heading(kind: Kind, measures: Sequence[Measure], measure: Meas
     return f"p over {kind.items}" + f": {measure.name}" * (sum(m.compared for m in measures) > 1)
 
 
-def _score(measure: Measure, one: bool, says_not_run: bool, line: Line) -> str:
+def _score(measure: Measure, single_seed: bool, says_not_run: bool, line: Line) -> str:
     if (score := line.scores.get(measure.key)) is None:
         return "not run" if says_not_run and not line.seeds else ""
-    half = line.intervals.get(measure.key) if one else score.deviation
+    half = line.intervals.get(measure.key) if single_seed else score.deviation
     return Spread(score.mean, half if measure.deviation else None).text(measure.digits)
 
 

@@ -41,7 +41,7 @@ def compare_groups(runs: Runs, records: Mapping[str, tuple[Record, str]], by: st
         by_row: dict[str, list[Line]] = {row.name: [] for row in rows}
         groups = group(records[data][0], test, by, records[data][1]) if scored else Groups([], np.array([]))
         for index, name in enumerate(groups.names):
-            measures, facts = _of_group(groups.of == index, scored[0])
+            measures, facts = _group_measures(groups.of == index, scored[0])
             compared = compare_by(measures, runs._replace(rows=rows, hidden=hidden))
             for line in (line for line in compared.lines if line.seeds):
                 nll_word = line.scores["nll"].mean * facts["sentences"] / facts["words"]
@@ -61,10 +61,10 @@ def compare_groups(runs: Runs, records: Mapping[str, tuple[Record, str]], by: st
     return lines
 
 
-def _of_group(inside: np.ndarray, run: Summary) -> tuple[list[Measure], dict[str, int]]:
+def _group_measures(inside: np.ndarray, run: Summary) -> tuple[list[Measure], dict[str, int]]:
     """What is compared in the group of the sentences where ``inside`` is true, and the group's size. All are weighted
     sums of the sentences' NLL; the words of references are those that BLEU counts."""
-    counts = np.array([of_sentence[1] for of_sentence in run["bleu_counts"]])
+    counts = np.array([sentence[1] for sentence in run["bleu_counts"]])
     words, others = (max(1, int(counts[side].sum())) for side in (inside, ~inside))
     sentences = int(inside.sum())
     measures = [Measure("nll", "NLL", partial(_sum, inside / sentences), 3)]

@@ -89,8 +89,8 @@ def draw_learning_curves(trainings: Mapping[str, Sequence[Training]], metric: st
     """Two panels, against updates and against minutes; the curves of one name share a colour. Training is a line over
     the pale values that it smooths, means of ``smooth`` values (rounded up to an odd number; 1: none), by default of so
     many that about ``POINTS`` independent ones remain of the longest curve; validations are hollow dots."""
-    every = [one for runs in trainings.values() for one in runs]
-    longest = max((len(one.training.losses) for one in every), default=0)
+    every = [run for runs in trainings.values() for run in runs]
+    longest = max((len(run.training.losses) for run in every), default=0)
     window = (smooth if smooth is not None else max(1, longest // POINTS)) // 2 * 2 + 1
     figure, axes = panels(2, 8.4, 3.6, sharey=True)
     for number, (name, runs) in enumerate(trainings.items()):
@@ -108,8 +108,8 @@ def draw_learning_curves(trainings: Mapping[str, Sequence[Training]], metric: st
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     axes[0].plot([], [], color="gray", label="training" + f", mean of {window} values" * (window > 1))
-    if any(one.validation.losses for one in every):
+    if any(run.validation.losses for run in every):
         axes[0].plot([], [], "o", color="gray", fillstyle="none", markersize=4, label="validation")
-    axes[0].set_ylabel(METRICS[metric] if all(one.of_tokens for one in every) else OF_CLASSIFIERS)
+    axes[0].set_ylabel(METRICS[metric] if all(run.of_tokens for run in every) else OF_CLASSIFIERS)
     legend_above(figure)
     return figure

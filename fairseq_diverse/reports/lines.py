@@ -114,9 +114,9 @@ def speeds(line: Line) -> dict[str, float | None]:
         values = {key: [speed for run in runs if (speed := of(run)) is not None] for key, of in RUN_SPEEDS.items()}
         return {key: float(np.mean(known)) if known and not line.no_speed else None for key, known in values.items()}
 
-    own, other = means(line.runs), means(line.baseline_runs)
-    ratios: dict[str, Any] = {ratio: (own[key], other[key]) for ratio, key in RATIOS.items()} if line.baseline else {}
-    return own | {ratio: row / base if row and base else None for ratio, (row, base) in ratios.items()}
+    row_means, baseline_means = means(line.runs), means(line.baseline_runs)
+    pairs = {ratio: (row_means[key], baseline_means[key]) for ratio, key in RATIOS.items() if line.baseline}
+    return row_means | {ratio: row / base if row and base else None for ratio, (row, base) in pairs.items()}
 
 
 Resampled = Mapping[tuple[str, str, int], np.ndarray]  # scores on resampled test sets by measure, row and seed
@@ -136,8 +136,8 @@ def of_test(runs: Runs, name: str) -> Runs:
     Published figures that name no test are the first one's, which "test" is a name of, too. Rows that have nothing to
     do with the test set are left out.
     """
-    by_row = {row: [(run, figures_by_test(run)) for run in of_row] for row, of_row in runs.summaries.items()}
-    summaries = {row: [run | parts[name] for run, parts in of_row if name in parts] for row, of_row in by_row.items()}
+    by_row = {row: [(run, figures_by_test(run)) for run in row_runs] for row, row_runs in runs.summaries.items()}
+    summaries = {row: [run | parts[name] for run, parts in pairs if name in parts] for row, pairs in by_row.items()}
     first, rows = names_of_tests(runs)[0], []
     for row in runs.rows:
         row_runs, by_test = runs.summaries[row.name], _by_test(row)
@@ -179,12 +179,12 @@ def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
     sides = dict.fromkeys(name for row in tested.values() for name in (row.name, row.baseline))
     for m in (m for m in measures if m.compared):
         by_seed = {name: {run["seed"]: m.figure(run) for run in runs.summaries[name]} for name in sides}
-        found = over_seeds(by_seed, {name: row.baseline for name, row in tested.items()})
-        judged = {name: runs.kind.judge(tested[name], tested[tested[name].baseline], of) for name, of in found.items()}
+        deltas = over_seeds(by_seed, {name: row.baseline for name, row in tested.items()})
+        judged = {name: runs.kind.judge(tested[name], tested[tested[name].baseline], d) for name, d in deltas.items()}
         differences[m.key] = with_holm(judged) if runs.kind.task_table(runs.rows) else judged
     names = dict.fromkeys(name for row in runs.rows for name in (row.name, row.baseline))
-    of_names = [(name, run) for name in names for run in runs.summaries[name]]
-    resampled = {(m.key, n, run["seed"]): m.resampled(run) for m in measures if m.resampled for n, run in of_names}
+    named_runs = [(name, run) for name in names for run in runs.summaries[name]]
+    resampled = {(m.key, n, run["seed"]): m.resampled(run) for m in measures if m.resampled for n, run in named_runs}
     lines: list[Line] = []
     for row in runs.rows:
         row_runs, first = runs.summaries[row.name], runs.summaries[row.baseline]
@@ -216,8 +216,8 @@ def _over_examples(line: Line, measures: Sequence[Measure], resampled: Resampled
             _, error, p = paired_difference(before, after)
             tests[m.key] = OverExamples(p, error)
         elif m.resampled:
-            of = {name: [resampled[m.key, name, run["seed"]] for run in side] for name, side in shared.items()}
-            before, after = (np.mean(scores, axis=0) for scores in of.values())
+            by_side = {name: [resampled[m.key, name, run["seed"]] for run in side] for name, side in shared.items()}
+            before, after = (np.mean(scores, axis=0) for scores in by_side.values())
             tests[m.key] = OverExamples(p_value(before, after, line.differences[m.key].delta))
     return tests
 

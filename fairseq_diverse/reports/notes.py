@@ -67,7 +67,7 @@ def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: 
     if "Welch p" in headings:
         text.append("Welch p: of the row and its baseline alone, whose standard deviations may differ; no verdict")
     interval = f"in brackets its 95% interval over seeds, as that of {judge.name}; no verdict"
-    text += [f"Δ {other.name}: {interval}" for other in others if f"Δ {other.name}" in headings]
+    text += [f"Δ {measure.name}: {interval}" for measure in others if f"Δ {measure.name}" in headings]
     text += seeds_notes(done, [judge])[1:]
     if "training speed" in headings:
         text.append(f"training speed: target subwords a second, {DIVIDED}")
@@ -138,8 +138,9 @@ def runs_notes(lines: Sequence[Line]) -> list[str]:
         text.append(f"{why}: {', '.join(wrong)}")
     text += machines_note(lines)
     rows = grouped((version, line.name) for line in lines for version in versions(line.runs))
-    of_name = grouped((version.split()[0], version) for version in rows)
-    if several := [f"{one} ({', '.join(rows[one])})" for named in of_name.values() if len(named) > 1 for one in named]:
+    by_package = grouped((version.split()[0], version) for version in rows)
+    differing = [version for group in by_package.values() if len(group) > 1 for version in group]
+    if several := [f"{version} ({', '.join(rows[version])})" for version in differing]:
         text.append(f"runs with different versions, which alone may change a score: {'; '.join(several)}")
     return text
 

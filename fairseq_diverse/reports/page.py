@@ -42,9 +42,9 @@ def row_info(row: Row, baseline: Row, runs: Mapping[str, str]) -> RowInfo:
     """What the page says of a row, with the addresses of its folders."""
     changes = [f"data {row.data}"] * (row.data != baseline.data)
     for section, where in (("train", ""), ("generate", "generate: "), ("average", "checkpoints averaged: ")):
-        own, other = getattr(row, section), getattr(baseline, section)
-        for flag in {**other, **own}:
-            if (value := own.get(flag, False)) != other.get(flag, False):
+        row_flags, baseline_flags = getattr(row, section), getattr(baseline, section)
+        for flag in {**baseline_flags, **row_flags}:
+            if (value := row_flags.get(flag, False)) != baseline_flags.get(flag, False):
                 changes.append(where + (" ".join(to_arguments({flag: value})) or f"without --{flag}"))
     flags = [" ".join(to_arguments({flag: value})) for flag, value in row.train.items() if value is not False]
     return RowInfo(row.name, baseline.name, changes, flags, runs)
@@ -184,7 +184,7 @@ def _figures(selection: Selection, report: Report, folders: Folders) -> dict[str
             by_name = {line.name: line.row for line in lines}
             figures[f"Against --{x[0]}"] = draw_curves(curves([*by_name.values()], x), runs, x[0], shown, by_name)
     by_row = {row: _trainings(by_seed.values()) for row, by_seed in folders.items() if row not in in_tasks}
-    if trainings := {row: of_row for row, of_row in by_row.items() if of_row}:
+    if trainings := {row: row_trainings for row, row_trainings in by_row.items() if row_trainings}:
         figures["Training and validation loss"] = draw_learning_curves(trainings, "loss")
     return figures
 

@@ -18,11 +18,11 @@ def page(title: str, records: Sequence[dict[str, Any]], examples: Sequence[Annot
 
     A word's colour is as strong as its score is, divided by the largest of its document.
     """
-    found = [_document(record, example) for record, example in zip(records, examples, strict=True)]
+    documents = [_document(record, example) for record, example in zip(records, examples, strict=True)]
     legend = "<u>underlined</u>: marked by people; <mark>coloured</mark>: the prediction depends on it (LIME)"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
-        f"<h1>{escape(title)}</h1><p>{legend}</p>{''.join(found)}</html>\n"
+        f"<h1>{escape(title)}</h1><p>{legend}</p>{''.join(documents)}</html>\n"
     )
 
 

@@ -179,8 +179,8 @@ def _with_columns(sheets: Sequence[Sheet], names: str | None, details: bool = Fa
     blocks = []
     for sheet in sheets:
         left_out = sheet.details if names is None and not details else ()
-        own = chosen if names is not None else sheet.cells[0]
-        places = [sheet.cells[0].index(name) for name in own if name in sheet.cells[0] and name not in left_out]
+        headings = chosen if names is not None else sheet.cells[0]
+        places = [sheet.cells[0].index(name) for name in headings if name in sheet.cells[0] and name not in left_out]
         cells = [[row[place] for place in places] for row in sheet.cells]
         blocks.append(Block(cells, sheet.title, sheet.notes(cells[0])))
     return blocks

@@ -215,12 +215,12 @@ def _draw_panel(
     from matplotlib.transforms import offset_copy
 
     pairs = list(zip(drawn, of_paper, strict=True))
-    xs = list(dict.fromkeys(x for (_, own), theirs in pairs for x in (*own, *theirs) if x is not None))
+    xs = list(dict.fromkeys(x for (_, points), published in pairs for x in (*points, *published) if x is not None))
     texts = [x for x in xs if isinstance(x, str)]  # in the rows' order
     places: dict[Any, float] = {x: i for i, x in enumerate(texts)} or {x: x for x in sorted(xs)}  # type: ignore[type-var]
     bars = {point.bar for _, points in drawn for point in points.values() if point.half}
     bars |= {OF_PAPER} if any(of_paper) else set()
-    for number, ((label, points), theirs) in enumerate(pairs):
+    for number, ((label, points), published) in enumerate(pairs):
         color, marker = STYLES[number % len(STYLES)]
         if level := points.pop(None, None):
             axis.axhline(level.mean, color=color, linestyle="--", label=label)
@@ -231,13 +231,13 @@ def _draw_panel(
         if at:
             name = None if level else label
             axis.plot([places[x] for x in at], [points[x].mean for x in at], marker=marker, label=name, **shown)
-        if None in theirs:
-            axis.axhline(theirs[None], color=color, linestyle=":", label=None if level or at else label)
-        at_theirs = sorted((x for x in theirs if x is not None), key=places.__getitem__)
-        if at_theirs:
+        if None in published:
+            axis.axhline(published[None], color=color, linestyle=":", label=None if level or at else label)
+        at_published = sorted((x for x in published if x is not None), key=places.__getitem__)
+        if at_published:
             name = None if level or at else label
             hollow = {"marker": marker, "markerfacecolor": "none", "linestyle": ":", "color": color}
-            axis.plot([places[x] for x in at_theirs], [theirs[x] for x in at_theirs], label=name, **hollow)
+            axis.plot([places[x] for x in at_published], [published[x] for x in at_published], label=name, **hollow)
         for x in at:
             mean, half, bar = points[x]
             axis.update_datalim([(places[x], mean - half), (places[x], mean + half)])  # the shifted ones do not

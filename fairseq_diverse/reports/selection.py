@@ -58,8 +58,8 @@ class Selection:
         """Its rows and runs; a row whose baseline is of another kind is compared with nothing."""
 
         def compared(row: Row) -> Row:
-            other = reporting(self.table.rows[row.baseline]) is not kind
-            return replace(row, baseline=row.name) if other else row
+            other_kind = reporting(self.table.rows[row.baseline]) is not kind
+            return replace(row, baseline=row.name) if other_kind else row
 
         rows, hidden = ([compared(row) for row in side if reporting(row) is kind] for side in (self.rows, self.hidden))
         return Runs(kind, rows, hidden, self.summaries)

@@ -75,7 +75,7 @@ def describe(data: DataSet, tests: Sequence[str]) -> Record:
             **({"data_hash": digest} if digest else {}),
             "length": [len(words) for words in lines],
             "rarest": [min((counts[word] for word in words), default=most) for words in lines],
-            **_of_trees(data, data.subsets[name], len(lines)),
+            **_tree_entries(data, data.subsets[name], len(lines)),
         }
     return {"data_hash": data.hash, "longest": longest, "tests": known}
 
@@ -84,7 +84,7 @@ def _text(data: DataSet, split: str) -> Path:
     return data.path / "text" / f"tok.{split}.{data.source}"
 
 
-def _of_trees(data: DataSet, split: str, count: int) -> dict[str, str]:
+def _tree_entries(data: DataSet, split: str, count: int) -> dict[str, str]:
     """The entries of `describe` by trees; none where there are no trees."""
     path = kept_trees(data.path, split, data.source, data.target)
     if not path.is_file():
@@ -98,7 +98,7 @@ def _of_trees(data: DataSet, split: str, count: int) -> dict[str, str]:
             belongs = attachments(tree)
             groups["attachment"][number] = ("noun" in belongs) + 2 * ("predicate" in belongs)
             groups["verb-final"][number] = int(subordinate(tree))
-    return {kind: "".join(map(str, of_kind)) for kind, of_kind in groups.items()}
+    return {kind: "".join(map(str, values)) for kind, values in groups.items()}
 
 
 def group(record: Record, test: str, by: str, where: str) -> Groups:
@@ -107,15 +107,15 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
     By length there are four, those that the quartiles end, and where training has no sentence as long as the longest of
     the test set, those that are longer than all in training are groups of their own. Raises ValueError: the sentences
     have no trees; ``where`` names the record."""
-    of_test = record["tests"][test]
+    test_set = record["tests"][test]
     if by in TREES:
-        if by not in of_test:
+        if by not in test_set:
             todo = "`fairseq-diverse binarize-syntax --data DIR --dependency FILES` keeps them, which changes no runs"
             raise ValueError(f"--by {by}: {where} has no dependency trees of {test}; {todo}")
-        number = np.array(list(map(int, of_test[by])))
+        number = np.array(list(map(int, test_set[by])))
         names = dict(enumerate(TREES[by]))
     else:
-        values = np.array(of_test["length" if by == "length" else "rarest"])
+        values = np.array(test_set["length" if by == "length" else "rarest"])
         if by == "length":
             cuts = {*np.quantile(values, QUARTERS, method="inverted_cdf").tolist(), record["longest"]}
             number = np.searchsorted(sorted(cuts), values)
@@ -176,9 +176,9 @@ def _refuse_other(record: Record, summary: Summary, where: str) -> None:
     first = next(iter(parts))
     run = f"row {summary['system']} seed {summary['seed']}"
     for name, part in parts.items():
-        of_test = record["tests"].get(name, {"length": []})
-        known = record["data_hash"] if name == first else of_test.get("data_hash", part.get("data_hash"))
-        count, expected = len(part["test_nll"]), len(of_test["length"])
+        test_set = record["tests"].get(name, {"length": []})
+        known = record["data_hash"] if name == first else test_set.get("data_hash", part.get("data_hash"))
+        count, expected = len(part["test_nll"]), len(test_set["length"])
         if part.get("data_hash", known) != known:
             raise ValueError(f"{where}: not the test sentences of {run} ({name}), whose data are others")
         if count != expected:
@@ -191,13 +191,13 @@ def _read(path: Path) -> Record:
     wrong = ValueError(f"{path}: not what `fairseq-diverse report TABLE --save` writes; {hint}")
     try:
         whole, counts = isinstance(record["data_hash"], str), [record["longest"]]
-        for of_test in record["tests"].values():
-            count = len(of_test["length"])
-            whole &= isinstance(of_test.get("data_hash", ""), str) and len(of_test["rarest"]) == count
-            counts += [*of_test["length"], *of_test["rarest"]]
-            for kind in TREES.keys() & of_test.keys():
+        for test_set in record["tests"].values():
+            count = len(test_set["length"])
+            whole &= isinstance(test_set.get("data_hash", ""), str) and len(test_set["rarest"]) == count
+            counts += [*test_set["length"], *test_set["rarest"]]
+            for kind in TREES.keys() & test_set.keys():
                 digits = set("".join(map(str, range(len(TREES[kind])))))
-                whole &= len(of_test[kind]) == count and set(of_test[kind]) <= digits
+                whole &= len(test_set[kind]) == count and set(test_set[kind]) <= digits
     except (KeyError, TypeError, AttributeError):
         raise wrong from None
     if not whole or not all(type(count) is int and count >= 0 for count in counts):

@@ -45,16 +45,16 @@ def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideByS
     data, split, name = runs[0].data, runs[0].split_of(test), test if test in runs[0].further else "test"
     texts = [data.path / "text" / f"{split}.{language}" for language in (data.source, data.target)]
     folders = {run.row.name: folders_by_seed(run).items() for run in runs if run.data.path == data.path}
-    files = {row: {seed: folder / f"{name}.hyp" for seed, folder in of_row} for row, of_row in folders.items()}
-    of_rows = {row: {seed: file for seed, file in of_row.items() if file.is_file()} for row, of_row in files.items()}
-    if not any(of_rows.values()) or not all(path.is_file() for path in texts):
+    files = {row: {seed: folder / f"{name}.hyp" for seed, folder in by_seed} for row, by_seed in folders.items()}
+    existing = {row: {seed: file for seed, file in by_seed.items() if file.is_file()} for row, by_seed in files.items()}
+    if not any(existing.values()) or not all(path.is_file() for path in texts):
         return SideBySide([], 0, {})
     source, reference = map(read_lines, texts)
-    chosen = {row: min(of_row) for row, of_row in of_rows.items() if of_row}
-    translated = {row: read_lines(of_rows[row][seed]) for row, seed in chosen.items()}
+    chosen = {row: min(by_seed) for row, by_seed in existing.items() if by_seed}
+    translated = {row: read_lines(existing[row][seed]) for row, seed in chosen.items()}
     for row, lines in translated.items():
         if len(lines) != len(reference):
-            path = of_rows[row][chosen[row]]
+            path = existing[row][chosen[row]]
             raise ValueError(f"{path}: {len(lines)} translations of the {len(reference)} sentences of {texts[1]}")
     count = min(count, len(reference))
     shown = [
@@ -95,8 +95,8 @@ def compare(text: str, others: Mapping[str, str]) -> list[Part]:
     places = [i for i, token in enumerate(tokens) if not token.isspace()]
     kinds: list[tuple[str, ...]] = [()] * len(tokens)
     missing: list[dict[str, str]] = [{} for _ in range(len(tokens) + 1)]
-    for kind, other in others.items():
-        theirs = [token for token in words(other) if not token.isspace()]
+    for kind, other_text in others.items():
+        theirs = [token for token in words(other_text) if not token.isspace()]
         matcher = difflib.SequenceMatcher(None, theirs, [tokens[i] for i in places], autojunk=False)
         for operation, start, end, first, last in matcher.get_opcodes():
             if operation == "delete":
@@ -108,9 +108,9 @@ def compare(text: str, others: Mapping[str, str]) -> list[Part]:
         if space < after and kinds[before] == kinds[after]:
             kinds[space] = kinds[before]
     parts: list[Part] = []
-    for token, of_token, gap in itertools.zip_longest(tokens, kinds, missing):
-        if parts and token is not None and not gap and of_token == parts[-1].kinds:
+    for token, token_kinds, gap in itertools.zip_longest(tokens, kinds, missing):
+        if parts and token is not None and not gap and token_kinds == parts[-1].kinds:
             parts[-1] = parts[-1]._replace(text=parts[-1].text + token)
         elif token is not None or gap:
-            parts.append(Part(token or "", of_token or (), gap))
+            parts.append(Part(token or "", token_kinds or (), gap))
     return parts
