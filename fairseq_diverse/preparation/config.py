@@ -77,12 +77,12 @@ class DataConfig:
         Raises:
             ValueError: no side has this language.
         """
-        found = [side for side in self.sides.values() if language in ("", side["language"], side.get("raw"))]
-        if not found:
+        sides = [side for side in self.sides.values() if language in ("", side["language"], side.get("raw"))]
+        if not sides:
             raise ValueError(f"--monolingual {language}: {self.name} has {', '.join(self.languages)}")
-        name = f"{self.name}.{found[0]['language']}" if self.translates else self.name
+        name = f"{self.name}.{sides[0]['language']}" if self.translates else self.name
         files = {split: self.files[split] for split in ("train", "valid")}
-        return replace(self, name=name, sides={"source": found[0]}, files=files, sources=None)
+        return replace(self, name=name, sides={"source": sides[0]}, files=files, sources=None)
 
     @property
     def named(self) -> bool:
@@ -103,18 +103,18 @@ class DataConfig:
         Raises:
             ValueError: not YAML, an unknown or missing key, a value of the wrong type or out of range.
         """
-        given = read_yaml(path)
+        content = read_yaml(path)
         try:
-            return cls.from_mapping(path.stem, given)
+            return cls.from_mapping(path.stem, content)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     @classmethod
-    def from_mapping(cls, name: str, given: Any) -> "DataConfig":
-        known_keys(given, TOP_KEYS, "")
+    def from_mapping(cls, name: str, content: Any) -> "DataConfig":
+        known_keys(content, TOP_KEYS, "")
         sides: dict[str, dict[str, Any]] = {}
-        for side in ("source", "target") if "target" in given else ("source",):
-            language = given.get(side)
+        for side in ("source", "target") if "target" in content else ("source",):
+            language = content.get(side)
             code = language.replace("-", "_") if isinstance(language, str) else ""  # fairseq splits names at hyphens
             if not code.isidentifier():
                 raise ValueError(f'{side}: must be a language code such as "en" or "zh-CN", not {language!r}')
@@ -122,9 +122,9 @@ class DataConfig:
             further |= {"rules": rules} if (rules := base_language(language)) != language else {}
             sides[side] = {"language": code, **further}
         if len({side["language"] for side in sides.values()}) < len(sides):
-            raise ValueError(f"source and target are both {given['source']}; give two languages")
+            raise ValueError(f"source and target are both {content['source']}; give two languages")
         for key, default in SIDE_DEFAULTS.items():
-            value = given.get(key, default)
+            value = content.get(key, default)
             both = value if isinstance(value, dict) else {"source": value, "target": value}
             known_keys(both, ("source", "target"), f"{key}: ")
             for side in sides:
@@ -133,27 +133,27 @@ class DataConfig:
             _one_of(f"tokenizer of the {side}", steps["tokenizer"], TOKENIZERS)
             if steps["lowercase"] and steps["truecase"]:
                 raise ValueError(f"lowercase and truecase exclude each other ({side})")
-        files = _files(given.get("files", {}))
-        limits = _section("filter", given.get("filter", {}), FILTER_DEFAULTS)
+        files = _files(content.get("files", {}))
+        limits = _section("filter", content.get("filter", {}), FILTER_DEFAULTS)
         for key, value in limits.items():
             if value < 0:
                 raise ValueError(f"filter: {key} must not be negative, got {value}")
-        bpe = _section("bpe", given.get("bpe", {}), BPE_DEFAULTS)
+        bpe = _section("bpe", content.get("bpe", {}), BPE_DEFAULTS)
         _one_of("bpe: kind", bpe["kind"], SEGMENTERS)
         if bpe["size"] < 1 or bpe["threshold"] < 0:
             raise ValueError(f"bpe: size must be at least 1 and threshold at least 0, got {bpe}")
         if bpe["threshold"] and bpe["kind"] != "subword-nmt":
             raise ValueError("bpe: threshold needs the kind subword-nmt")
-        joined = _typed("joined-dictionary", given.get("joined-dictionary", bpe["joint"]), True)
+        joined = _typed("joined-dictionary", content.get("joined-dictionary", bpe["joint"]), True)
         config = cls(name, sides, files, limits, bpe, joined)
-        if "target" not in given:
-            if "sources" in given:
+        if "target" not in content:
+            if "sources" in content:
                 raise ValueError("sources: archives are for two languages; name a target")
             return config.monolingual()
-        if "sources" not in given:
+        if "sources" not in content:
             return config
-        languages = (given["source"], given["target"])
-        return replace(config, sources=Sources.from_mapping(given["sources"], languages, config.splits))
+        languages = (content["source"], content["target"])
+        return replace(config, sources=Sources.from_mapping(content["sources"], languages, config.splits))
 
     def as_dict(self) -> dict[str, Any]:
         """All settings of the preparation (not the name), in the order of the configuration file."""
@@ -162,12 +162,12 @@ class DataConfig:
         return settings | {"joined-dictionary": self.joined_dictionary} | ({"glue": self.glue} if self.glue else {})
 
 
-def _files(given: Any) -> dict[str, Any]:
+def _files(content: Any) -> dict[str, Any]:
     """The section ``files``, checked; ``test`` stays the list that it may be."""
     defaults = {split: split for split in SPLITS}
-    tests = given.get("test") if isinstance(given, dict) else None
+    tests = content.get("test") if isinstance(content, dict) else None
     if not isinstance(tests, list):
-        return _section("files", given, defaults)
+        return _section("files", content, defaults)
     if not tests or not all(isinstance(prefix, str) for prefix in tests):
         raise ValueError(f"files: test: a prefix or a list of prefixes expected, got {tests!r}")
     names = [*map(name_of_test, tests)]
@@ -177,12 +177,12 @@ def _files(given: Any) -> dict[str, Any]:
     if len(set(names)) < len(names) or {"train", "valid"} & set(names) or "test" in names[1:]:
         must = "must differ from each other and from train, valid and test"
         raise ValueError(f"files: test: {', '.join(names)}: the names of test sets (a prefix without folders) {must}")
-    return _section("files", {**given, "test": tests[0]}, defaults) | {"test": tests}
+    return _section("files", {**content, "test": tests[0]}, defaults) | {"test": tests}
 
 
-def _section(name: str, given: Any, defaults: dict[str, Any]) -> dict[str, Any]:
-    known_keys(given, tuple(defaults), f"{name}: ")
-    return {key: _typed(f"{name}: {key}", given.get(key, default), default) for key, default in defaults.items()}
+def _section(name: str, content: Any, defaults: dict[str, Any]) -> dict[str, Any]:
+    known_keys(content, tuple(defaults), f"{name}: ")
+    return {key: _typed(f"{name}: {key}", content.get(key, default), default) for key, default in defaults.items()}
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:

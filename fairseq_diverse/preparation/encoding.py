@@ -39,25 +39,25 @@ class Encoding:
         if self.steps is RAW and (missing := [path.name for path in self.files if not path.is_file()]):  # of GPT-2
             raise ValueError(f"--gpt2-bpe {self.model.parent}: lacks {', '.join(missing)}, from {GPT2_ORIGIN}")
         sides = {}
-        for side, given in config.sides.items():
-            sides[side] = {key: given[key] for key in ("language", "raw", "suffix") if key in given} | self.steps
+        for side, settings in config.sides.items():
+            sides[side] = {key: settings[key] for key in ("language", "raw", "suffix") if key in settings} | self.steps
         return replace(config, sides=sides, bpe=self.bpe)
 
 
-def _given(kind: str, dictionary: Path, model: Path, vocabulary: Path | None = None) -> Encoding:
+def _pretrained(kind: str, dictionary: Path, model: Path, vocabulary: Path | None = None) -> Encoding:
     return Encoding(RAW, {"kind": kind, "size": 0, "joint": True, "threshold": 0}, dictionary, model, vocabulary)
 
 
 def of_gpt2(folder: Path) -> Encoding:
     """GPT-2's byte-level BPE, which fairseq's RoBERTa checkpoints read, from a folder of its three files."""
-    return _given("gpt2", folder / "dict.txt", folder / "encoder.json", folder / "vocab.bpe")
+    return _pretrained("gpt2", folder / "dict.txt", folder / "encoder.json", folder / "vocab.bpe")
 
 
 def of_wordpiece(folder: Path) -> Encoding:
     """BERT's WordPiece, from a folder with its vocabulary, of which the dictionary is made. Raises ``ValueError``: as
     ``read_vocabulary``."""
     read_vocabulary(path := folder / VOCABULARY)
-    return _given("wordpiece", path, path)
+    return _pretrained("wordpiece", path, path)
 
 
 def of_t5(folder: Path) -> Encoding:
@@ -66,7 +66,7 @@ def of_t5(folder: Path) -> Encoding:
     if not (path := folder / T5_MODEL).is_file():
         raise ValueError(f"--sentencepiece {folder}: no {T5_MODEL}, the model of a T5's subwords")
     t5_words(Subwords("t5", path).pieces)
-    return _given("t5", path, path)
+    return _pretrained("t5", path, path)
 
 
 def of_data(folder: Path) -> Encoding:
@@ -76,11 +76,11 @@ def of_data(folder: Path) -> Encoding:
     if pipeline.languages(folder, record)[1]:
         raise ValueError(f"{folder}: of two languages; take one prepared with --monolingual")
     try:
-        side, given = next(iter(record["config"]["sides"].items()))
+        side, side_steps = next(iter(record["config"]["sides"].items()))
         bpe, names = record["bpe"], (record["bpe"]["model"], record["bpe"]["vocabulary"], record["truecaser"])
         model, vocabulary, truecaser = (of[side] and pipeline.inside(folder, of[side]) for of in names)
-        rules = {"rules": given["rules"]} if "rules" in given else {}
-        steps = {key: given[key] for key in ("language", *SIDE_DEFAULTS)} | rules
+        rules = {"rules": side_steps["rules"]} if "rules" in side_steps else {}
+        steps = {key: side_steps[key] for key in ("language", *SIDE_DEFAULTS)} | rules
         settings = {key: value for key, value in bpe.items() if key not in ("model", "vocabulary")}
         dictionary = folder / (f"{side}/dict.txt" if pipeline.glue_task(record) else "dict.txt")
         moses = record.get(pipeline.TRUECASING) == pipeline.MOSES

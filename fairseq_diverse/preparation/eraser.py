@@ -65,7 +65,7 @@ class Annotation(NamedTuple):
 def split_name(name: str) -> tuple[str, str] | None:
     """``movies`` and ``bert`` of ``eraser-movies@bert``, where the second is the data set whose dictionary it has, ""
     for none; None for other names."""
-    return (found[1], found[2] or "") if (found := NAME.fullmatch(name)) else None
+    return (match[1], match[2] or "") if (match := NAME.fullmatch(name)) else None
 
 
 def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
@@ -79,17 +79,17 @@ def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
     if missing := [name for name in FILES.values() if not (folder / name).is_file()]:
         raise ValueError(f"{folder}: lacks {', '.join(missing)}; {BY_HAND}")
     documents = _Documents(folder)
-    found = {split: list(_read_split(folder / name, documents)) for split, name in FILES.items()}
-    known = {annotation.label for annotation in found["train"]}
+    examples = {split: list(_read_split(folder / name, documents)) for split, name in FILES.items()}
+    known = {annotation.label for annotation in examples["train"]}
     if len(known) < 2:
         raise ValueError(f"{folder / FILES['train']}: classification: one class only, {', '.join(known)}")
     classes = f"not a class of {FILES['train']}: {', '.join(sorted(known))}"
-    for split, annotations in found.items():
+    for split, annotations in examples.items():
         for number, annotation in enumerate(annotations, start=1):
             if annotation.label not in known:
                 where = f"{folder / FILES[split]}, line {number}"
                 raise ValueError(f"{where}: classification: {annotation.label!r} is {classes}")
-    return found
+    return examples
 
 
 def _objects(path: Path) -> Iterator[tuple[str, Any]]:
@@ -145,24 +145,24 @@ def _read_split(path: Path, documents: _Documents) -> Iterator[Annotation]:
     seen: set[str] = set()
     for where, content in _objects(path):
         line = typed(content, _Line, where)
-        if (own := str(line.annotation_id)) in seen:
-            raise ValueError(f"{where}: annotation_id: {own!r} twice")
-        seen.add(own)
-        evidence = [(str(one.docid), one) for group in line.evidences for one in group]
-        names = list(dict.fromkeys(map(str, line.docids or [docid for docid, _ in evidence] or [own])))
+        if (annotation_id := str(line.annotation_id)) in seen:
+            raise ValueError(f"{where}: annotation_id: {annotation_id!r} twice")
+        seen.add(annotation_id)
+        evidence = [(str(part.docid), part) for group in line.evidences for part in group]
+        names = list(dict.fromkeys(map(str, line.docids or [docid for docid, _ in evidence] or [annotation_id])))
         texts = {name: documents.of(name, where) for name in names}
         marks = {name: [0] * len(words) for name, words in texts.items()}
-        for docid, one in evidence:
+        for docid, part in evidence:
             if docid not in texts:
                 raise ValueError(f"{where}: evidences: docid: {docid!r} is not in docids, {', '.join(names)}")
-            if not 0 <= one.start_token < one.end_token <= len(texts[docid]):
-                span = f"start_token {one.start_token}, end_token {one.end_token}"
+            if not 0 <= part.start_token < part.end_token <= len(texts[docid]):
+                span = f"start_token {part.start_token}, end_token {part.end_token}"
                 outside = f"outside document {docid!r}, which has {len(texts[docid])} words"
                 raise ValueError(f"{where}: evidences: {span}: {outside}")
-            marks[docid][one.start_token : one.end_token] = [1] * (one.end_token - one.start_token)
+            marks[docid][part.start_token : part.end_token] = [1] * (part.end_token - part.start_token)
         words, marked = [*chain(*texts.values())], [*chain(*marks.values())]
         places = [(name, len(texts[name])) for name in names]
-        yield Annotation(own, line.classification, (line.query or "").split(), words, marked, places)
+        yield Annotation(annotation_id, line.classification, (line.query or "").split(), words, marked, places)
 
 
 def prepare_eraser(
@@ -174,7 +174,7 @@ def prepare_eraser(
     folder = raw / name if (raw / name).is_dir() else raw
     if folder == raw and not any((raw / file).is_file() for file in FILES.values()):
         there = sorted(path.parent.name for path in raw.glob(f"*/{FILES['train']}"))
-        todo = "; ".join(f"it has {other}: prepare {PREFIX}{other}" for other in there) or BY_HAND
+        todo = "; ".join(f"it has {data_set}: prepare {PREFIX}{data_set}" for data_set in there) or BY_HAND
         raise ValueError(f"{raw}: has neither {', '.join(FILES.values())} nor a folder {name} that has them; {todo}")
     examples = read_eraser(folder)
     sides, bpe = {"source": {**SIDE_DEFAULTS, "language": "en"}}, {**BPE_DEFAULTS, "size": BPE_SIZE}
@@ -194,7 +194,7 @@ def prepare_eraser(
                     start += length
             write_lines(work / f"{split}.en", texts)
         objects = ({"docid": docid, "document": "\n".join(words)} for docid, words in written.items())
-        write_lines(work / "docs.jsonl", (json.dumps(one, ensure_ascii=False) for one in objects))
+        write_lines(work / "docs.jsonl", (json.dumps(document, ensure_ascii=False) for document in objects))
         beside = (*FILES.values(), "docs.jsonl")
         if not prepare(config, work, out, encoding=encoding, beside=beside, say=lambda line: None, **options):
             return False

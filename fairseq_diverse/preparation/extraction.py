@@ -83,8 +83,8 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
             for part in parts:
                 a, b = map(_append, [unpacked[part.archive]] * 2, part.members, files)
                 if a != b:
-                    one, two = part.members
-                    raise ValueError(f"{archives / part.archive}: {one} has {a:,} lines and {two} {b:,}")
+                    first, second = part.members
+                    raise ValueError(f"{archives / part.archive}: {first} has {a:,} lines and {second} {b:,}")
                 lines[prefix].append(a)
     stamp: dict[str, Any] = {"files": _wanted(config), "checks": sources.checks}
     stamp |= {"archives": {name: _identity(archives / name) for name in used}, "lines": lines}
@@ -97,10 +97,10 @@ def wrong_lines(config: DataConfig, raw: Path) -> list[str]:
     """Differences between the numbers of extracted lines and those in the configuration, one text per part."""
     measured = json.loads((raw / STAMP).read_text(encoding="utf-8"))["lines"]
     return [
-        f"{part.archive}: {part.members[0]} has {found:,} lines, {part.lines:,} are expected"
+        f"{part.archive}: {part.members[0]} has {count:,} lines, {part.lines:,} are expected"
         for prefix, parts in _sources(config).files.items()
-        for part, found in zip(parts, measured[prefix], strict=True)
-        if part.lines is not None and part.lines != found
+        for part, count in zip(parts, measured[prefix], strict=True)
+        if part.lines is not None and part.lines != count
     ]
 
 
@@ -125,8 +125,8 @@ def refuse_other(archive: Path, bytes: int | None = None, sha256: str | None = N
     size = archive.stat().st_size
     if bytes is not None and size != bytes:
         raise UserError(f"{archive}: {size:,} bytes, {bytes:,} are expected; delete it and download it again")
-    if sha256 is not None and (found := sha256_of(archive)) != sha256:
-        raise UserError(f"{archive}: its SHA-256 is {found}, {sha256} is expected; delete it and download it again")
+    if sha256 is not None and (digest := sha256_of(archive)) != sha256:
+        raise UserError(f"{archive}: its SHA-256 is {digest}, {sha256} is expected; delete it and download it again")
 
 
 # --- out of one archive ---
@@ -136,9 +136,9 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
     """A folder with the text of every wanted member, named by its quoted path; created only if it is missing."""
     parts = [part for part in chain(*_sources(config).files.values()) if part.archive == archive.name]
     patterns = sorted({member for part in parts for member in part.members})
-    made = folder / sha256(json.dumps([archive.name, *_identity(archive), *patterns]).encode()).hexdigest()[:16]
-    if made.exists():
-        return made
+    unpacked = folder / sha256(json.dumps([archive.name, *_identity(archive), *patterns]).encode()).hexdigest()[:16]
+    if unpacked.exists():
+        return unpacked
     size = archive.stat().st_size
     limit = left = max(ALWAYS, RATIO * size)
 
@@ -151,7 +151,7 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
 
     try:
         with (
-            new_folder(made) as work,
+            new_folder(unpacked) as work,
             open(archive, "rb") as opened,
             tqdm.wrapattr(opened, "read", size, desc=f"extract {archive.name}", mininterval=INTERVAL) as f,
         ):
@@ -164,7 +164,7 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
             for pattern in patterns:
                 if not _matching(work, pattern):
                     raise UserError(f"{archive}: has no member {pattern}")
-            work.replace(made)
+            work.replace(unpacked)
     except UserError:
         raise
     except UNREADABLE as error:
@@ -173,7 +173,7 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
         reason = " ".join(str(error).split())
         todo = "delete it and download it again, or unpack it yourself and use --raw"
         raise UserError(f"{archive}: cannot be read ({reason}); {todo}") from None
-    return made
+    return unpacked
 
 
 def _members(opened: Any, name: str, patterns: list[str], spend: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
@@ -222,9 +222,8 @@ def _lines(stream: Any, name: str, where: str) -> Iterator[str]:
 
 def _segments(lines: Iterable[str], where: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
-        found = SEGMENT.search(line)
-        if found:
-            yield unescape(found[1].strip(), {"&quot;": '"', "&apos;": "'"})
+        if match := SEGMENT.search(line):
+            yield unescape(match[1].strip(), {"&quot;": '"', "&apos;": "'"})
         elif "<seg" in line.lower():
             raise UserError(f"{where}, line {number}: a segment has no end")
 

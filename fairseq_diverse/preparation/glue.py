@@ -54,8 +54,8 @@ class GlueTask:
     def files(self) -> dict[str, str]:
         """Name of the file of each split: train, valid, valid1, test, test1, as fairseq calls them."""
         splits = {"train": "train"}
-        for split, found in (("valid", self.dev), ("test", self.test)):
-            splits |= {f"{split}{number or ''}": name for number, (_, name) in enumerate(found)}
+        for split, sets in (("valid", self.dev), ("test", self.test)):
+            splits |= {f"{split}{number or ''}": name for number, (_, name) in enumerate(sets)}
         return {split: f"{name}.tsv" for split, name in splits.items()}
 
     def as_text(self, inputs: Sequence[str]) -> str:
@@ -79,8 +79,8 @@ class GlueTask:
 
     def named(self, kind: str) -> dict[str, str]:
         """Splits of a kind, ``valid`` or ``test``, by the names of their figures: ``MNLI-m`` for the first of MNLI."""
-        found = self.dev if kind == "valid" else self.test
-        return {f"{self.name}{end}": f"{kind}{number or ''}" for number, (end, _) in enumerate(found)}
+        sets = self.dev if kind == "valid" else self.test
+        return {f"{self.name}{end}": f"{kind}{number or ''}" for number, (end, _) in enumerate(sets)}
 
 
 YES_NO = ("0", "1")

@@ -73,7 +73,7 @@ def prepare(
     copied = [*(f"{split}.label" for split in files if labelled and split[:4] != "test"), *beside]
     read = dict(chain(*files.values(), ((name, raw / name) for name in copied)))
     wanted = _wanted(config, read, encoding, hold_out)
-    if _existing(out, wanted, strict, overwrite):
+    if _up_to_date(out, wanted, strict, overwrite):
         return False
     if os.path.ismount(out):
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
@@ -84,11 +84,11 @@ def prepare(
             raise ValueError(f"{pair[0]}: the {split} split is the training text, {paths['train'][0]}")
     totals = {split: count_sentences(pair, config.endings) for split, pair in paths.items()}
     packages = [*PACKAGES, *["tokenizers"] * (config.bpe["kind"] == "wordpiece")]
-    found = {"python": platform.python_version()} | versions(packages)
+    installed = {"python": platform.python_version()} | versions(packages)
     with alone(out, resumes) as work:
-        if _existing(out, wanted, strict, overwrite):  # by a process that had the lock before
+        if _up_to_date(out, wanted, strict, overwrite):  # by a process that had the lock before
             return False
-        steps = Steps(work, [wanted, found, strict])
+        steps = Steps(work, [wanted, installed, strict])
         text = work / "text"
         text.mkdir(exist_ok=True)
         counts: dict[str, dict[str, int]] = {}
@@ -97,10 +97,10 @@ def prepare(
             counts |= steps(f"tokenize {split}", tokenize, *arguments)
         for path in [raw / name for name in copied] + (encoding.files if encoding else []):
             shutil.copyfile(path, text / path.name)
-        made: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
-        made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
+        entries: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
+        entries |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
         binarize(config, work, workers, encoding)
-        record = _record(config, text, wanted | made, found)
+        record = _record(config, text, wanted | entries, installed)
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         steps.path.unlink(missing_ok=True)
         if _wanted(config, read, encoding, hold_out) != wanted:
@@ -128,7 +128,7 @@ def _wanted(config: DataConfig, read: Mapping[str, Path], encoding: Encoding | N
     return wanted
 
 
-def _record(config: DataConfig, text: Path, made: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+def _record(config: DataConfig, text: Path, entries: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
     kinds = [*product(("", "tok.", "bpe."), config.languages)]  # cleaned, tokenized, in subwords
     others = [split for split in config.splits if split not in ("train", "valid")]
     tests = [[text / f"{kind}{split}.{language}" for kind, language in kinds] for split in others]
@@ -137,7 +137,7 @@ def _record(config: DataConfig, text: Path, made: dict[str, Any], versions: dict
         shared = shared.difference(*tests[1:])
     name = os.fsencode(config.name).decode(errors="replace")  # a file name, in any locale
     source, target = next(iter(config.sides.values()))["language"], config.languages[1] if config.translates else ""
-    record = {"format": FORMAT, "schema": SCHEMA, "name": name, "source": source, "target": target, **made}
+    record = {"format": FORMAT, "schema": SCHEMA, "name": name, "source": source, "target": target, **entries}
     record["hash"] = _text_hash(shared)
     if config.named:
         record["tests"] = dict(zip(config.tests, map(_text_hash, tests), strict=True))
@@ -176,9 +176,9 @@ def _warn_of_overlap(config: DataConfig, out: Path) -> None:
 
     others = {split: [*pairs(split)] for split in config.splits if split != "train"}
     known = set(chain(*others.values())).intersection(pairs("train"))
-    for split, found in others.items():
-        if 2 * (count := sum(pair in known for pair in found)) >= len(found):
-            said = f"{count:,} of {len(found):,} pairs of {split} are in the training text, too"
+    for split, split_pairs in others.items():
+        if 2 * (count := sum(pair in known for pair in split_pairs)) >= len(split_pairs):
+            said = f"{count:,} of {len(split_pairs):,} pairs of {split} are in the training text, too"
             warn(f"{said}: figures on them say little")
 
 
@@ -192,7 +192,7 @@ def wrong_pairs(config: DataConfig, out: Path) -> list[str]:
     ]
 
 
-def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) -> bool:
+def _up_to_date(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) -> bool:
     """Whether ``out`` is already up to date; raises if it must not be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
@@ -201,13 +201,13 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
     if overwrite:
         return False
     record = read_record(out)
-    found = {key: record[key] for key in (*wanted, "encoding") if key in record}
-    if record["schema"] == SCHEMA and found == wanted:
+    recorded = {key: record[key] for key in (*wanted, "encoding") if key in record}
+    if record["schema"] == SCHEMA and recorded == wanted:
         empty = entry(out, record, "splits", "train", "empty") and record.get("target")  # only pairs are dropped
         unclean = empty or any(entry(out, record, "splits", split, "replaced") for split in record["splits"])
         return not (strict and unclean)  # if unclean, preparing again refuses the line before replacing anything
-    other = "prepared from another configuration or other raw files"
-    raise ValueError(f"{out}: {other}; choose another --out or add --overwrite")
+    difference = "prepared from another configuration or other raw files"
+    raise ValueError(f"{out}: {difference}; choose another --out or add --overwrite")
 
 
 @contextmanager

@@ -26,8 +26,8 @@ def prepare_glue(
     while tests and not files[tests[-1]].is_file():
         del files[tests.pop()]
     if missing := [path.name for path in files.values() if not path.is_file()]:
-        other = f"; it has no folder {task.name} either" * (folder == raw)
-        raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN}){other}")
+        hint = f"; it has no folder {task.name} either" * (folder == raw)
+        raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN}){hint}")
     suffixes = ["input"] if as_text else [f"input{number}" for number in range(len(task.inputs))]
     sides = {suffix: {**SIDE_DEFAULTS, "language": "en", "suffix": suffix} for suffix in suffixes}
     bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}

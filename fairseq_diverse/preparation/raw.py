@@ -67,7 +67,7 @@ def _test_set(prefix: str, languages: Sequence[str]) -> tuple[Path, Path]:
 
     name, pair = prefix.removeprefix(SACREBLEU), "-".join(map(base_language, languages))
     if (known := DATASETS.get(name)) is None:
-        near = "".join(f"nearest: {one}; " for one in difflib.get_close_matches(name, DATASETS, n=1))
+        near = "".join(f"nearest: {close}; " for close in difflib.get_close_matches(name, DATASETS, n=1))
         raise ValueError(f"{prefix}: no test set of sacreBLEU; {near}`sacrebleu --list` names them")
     if pair not in known.langpairs:
         raise ValueError(f"{prefix}: sacreBLEU has no {pair} of it; known: {', '.join(known.langpairs)}")
@@ -86,7 +86,7 @@ def file_hash(path: Path) -> str:
         return sha256_of(path)
     except OSError as error:
         beside = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*"))
-        there = [other for other in (path.with_suffix(""), *beside) if other.suffix in OTHERS and other.is_file()]
+        there = [file for file in (path.with_suffix(""), *beside) if file.suffix in OTHERS and file.is_file()]
         hint = f"{there[0]} is there, but {WANTED}" if there else "are the raw files there?"
         raise ValueError(f"{path}: cannot be read ({error.strerror}); {hint}") from None
 
@@ -174,7 +174,7 @@ def _tmx(path: Path, languages: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The units that have both languages; entities are never expanded, and nothing is read from elsewhere."""
     from lxml import etree
 
-    found, pairs = dict[str, None](), 0
+    codes, pairs = dict[str, None](), 0
     with _opened(path) as f:
         try:
             options: dict[str, Any] = {"resolve_entities": False, "no_network": True, "load_dtd": False}
@@ -191,8 +191,8 @@ def _tmx(path: Path, languages: Sequence[str]) -> Iterator[tuple[str, str]]:
                         lacking = "no segment (seg)" if code else "no language (xml:lang)"
                         raise ValueError(f"{path}, line {version.sourceline}: a tuv with {lacking}")
                     texts.setdefault(code, " ".join(_text(segment, path).split("\n")).strip())
-                found |= dict.fromkeys(texts)
-                source, target = (_of_language(code, texts) for code in languages)
+                codes |= dict.fromkeys(texts)
+                source, target = (_matching_code(code, texts) for code in languages)
                 if source and target and source != target:
                     pairs += 1
                     yield texts[source], texts[target]
@@ -202,14 +202,14 @@ def _tmx(path: Path, languages: Sequence[str]) -> Iterator[tuple[str, str]]:
         except etree.XMLSyntaxError as error:
             raise ValueError(f"{path}, line {error.lineno or 1}: not TMX, or damaged ({error.msg})") from None
     if not pairs:
-        both, there = " and ".join(languages), ", ".join(found) or "none"
+        both, there = " and ".join(languages), ", ".join(codes) or "none"
         raise ValueError(f"{path}: no unit (tu) has both {both}; languages: {there}")
 
 
-def _of_language(code: str, texts: dict[str, str]) -> str:
+def _matching_code(code: str, texts: dict[str, str]) -> str:
     """The code of a unit that is a language, or that of another region; empty if there is none."""
     code = code.lower().replace("_", "-")
-    near = (one for one in texts if base_language(one) == base_language(code))
+    near = (candidate for candidate in texts if base_language(candidate) == base_language(code))
     return code if code in texts else next(near, "")
 
 

@@ -90,9 +90,9 @@ def tokenize(
             files.setdefault(name, []).append(stack.enter_context(file))
         pairs = sentences(paths, config.endings)
         seen = set[bytes]()  # of pairs of training, digests of 8 bytes
-        made = stack.enter_context(parallel_map(partial(_make, tokens), pairs, workers))
+        results = stack.enter_context(parallel_map(partial(_clean_and_tokenize, tokens), pairs, workers))
         kept = 0
-        for changed, cleaned, tokenized in bar(made, f"tokenize {split}", total):
+        for changed, cleaned, tokenized in bar(results, f"tokenize {split}", total):
             count["read"] += 1
             count["replaced"] += sum(changed)
             _refuse_marks(config, paths, count["read"], tokenized)
@@ -109,7 +109,7 @@ def tokenize(
                         count["duplicates"] += 1
                         continue
                     seen.add(digest)
-                if not any(empty) and not _within(tokenized, config.filter):
+                if not any(empty) and not _within_limits(tokenized, config.filter):
                     count["filtered"] += 1
                     continue
             kept += 1
@@ -137,12 +137,12 @@ def _refuse_marks(config: DataConfig, paths: tuple[Path, ...], number: int, toke
     for path, side, line in zip(paths, config.sides.values(), tokenized, strict=True):
         if side["tokenizer"] != "none" or config.bpe["kind"] != "subword-nmt" or not ("@@" in line or "<" in line):
             continue
-        if found := [word for word in line.split() if word in RESERVED or word.endswith("@@")]:
-            text = f"the word {found[0]!r} is a mark of fairseq's or of subwords"
+        if marks := [word for word in line.split() if word in RESERVED or word.endswith("@@")]:
+            text = f"the word {marks[0]!r} is a mark of fairseq's or of subwords"
             raise ValueError(f"{place(path, number)}: {text}; write it otherwise, or set tokenizer: moses")
 
 
-def _within(tok: list[str], limits: dict[str, Any]) -> bool:
+def _within_limits(tok: list[str], limits: dict[str, Any]) -> bool:
     lengths = sorted(text.count(" ") + 1 for text in tok)
     short, long = lengths[0], lengths[-1]
     if short < limits["min-length"] or (limits["max-length"] and long > limits["max-length"]):
@@ -150,7 +150,7 @@ def _within(tok: list[str], limits: dict[str, Any]) -> bool:
     return not limits["max-ratio"] or long <= limits["max-ratio"] * short
 
 
-def _make(tokens: tuple[Tokens, ...], pair: tuple[str, ...]) -> Made:
+def _clean_and_tokenize(tokens: tuple[Tokens, ...], pair: tuple[str, ...]) -> Made:
     cleaned, changed = zip(*map(clean, pair), strict=True)
     return list(changed), list(cleaned), [side.tokenize(line) for side, line in zip(tokens, cleaned, strict=True)]
 
@@ -160,12 +160,12 @@ def truecase(config: DataConfig, work: Path, workers: int, steps: Steps, encodin
     names: dict[str, str | None] = dict.fromkeys(config.sides)
     for (side, side_steps), language in zip(config.sides.items(), config.languages, strict=True):
         if side_steps["truecase"]:
-            given = encoding and encoding.truecaser
-            model = work / "text" / (given.name if given else f"truecase.{language}")
+            trained = encoding and encoding.truecaser
+            model = work / "text" / (trained.name if trained else f"truecase.{language}")
             names[side] = f"text/{model.name}"
-            if not given:
+            if not trained:
                 steps(f"train {model.name}", _train_truecaser, work / f"text/tok.train.{language}", model)
-            tokens = Tokens(side_steps, model, not given or bool(encoding and encoding.moses))
+            tokens = Tokens(side_steps, model, not trained or bool(encoding and encoding.moses))
             for split in config.splits:
                 path = work / f"text/tok.{split}.{language}"
                 steps(f"truecase {path.name}", _apply_truecaser, path, tokens, workers)
@@ -211,8 +211,8 @@ def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding
         allowed = text / name if (name := vocabulary[language]) else None
         segmenter = Subwords(bpe["kind"], text / models[language], allowed, bpe["threshold"])
         for split in config.splits:
-            made = text / f"bpe.{split}.{language}"
-            steps(f"segment {made.name}", _apply, text / f"tok.{split}.{language}", segmenter, made, workers)
+            out = text / f"bpe.{split}.{language}"
+            steps(f"segment {out.name}", _apply, text / f"tok.{split}.{language}", segmenter, out, workers)
     sides = dict(zip(config.sides, languages, strict=True))
     files: dict[str, dict[str, Any]] = {"model": {**models}, "vocabulary": vocabulary}
     named = {key: {side: of[end] and f"text/{of[end]}" for side, end in sides.items()} for key, of in files.items()}
@@ -233,9 +233,9 @@ def _count(path: Path, segmenter: Subwords, counted: Path, workers: int) -> None
         count_subwords(segmented, counted)
 
 
-def _apply(path: Path, segmenter: Subwords, made: Path, workers: int) -> None:
-    with parallel_map(segmenter.segment, bar(iterate_lines(path), f"segment {made.name}"), workers) as segmented:
-        write_lines(made, segmented)
+def _apply(path: Path, segmenter: Subwords, out: Path, workers: int) -> None:
+    with parallel_map(segmenter.segment, bar(iterate_lines(path), f"segment {out.name}"), workers) as segmented:
+        write_lines(out, segmented)
 
 
 def binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:
@@ -247,16 +247,16 @@ def binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | 
         model = work / "text" / (encoding.model.name if encoding else T5_NAME)
         words = symbols(read_vocabulary(model)) if kind == "wordpiece" else t5_words(Subwords("t5", model).pieces)
         write_lines(work / "text/dict.txt", (f"{word} 1" for word in words[4:]))  # after fairseq's own
-    given = ["--srcdict", "text/dict.txt"] if encoding or kind == "t5" else []
+    srcdict = ["--srcdict", "text/dict.txt"] if encoding or kind == "t5" else []
     if config.translates:
         source, target = config.languages
         files = _prefixes({split: f"text/bpe.{split}" for split in config.splits})
         joined = ["--joined-dictionary"] if config.joined_dictionary else []
-        _preprocess(work, workers, ["--source-lang", source, "--target-lang", target, *files], ".", [*joined, *given])
+        _preprocess(work, workers, ["--source-lang", source, "--target-lang", target, *files], ".", [*joined, *srcdict])
     elif config.glue:
         _binarize_glue(config, work, workers, encoding)
     else:
-        _preprocess(work, workers, _one_side(config, config.languages[0]), ".", given)
+        _preprocess(work, workers, _source_only(config, config.languages[0]), ".", srcdict)
 
 
 def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:
@@ -264,7 +264,7 @@ def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encod
     if not encoding:
         write_dictionary((work / f"text/bpe.train.{suffix}" for suffix in config.languages), work / "text/dict.txt")
     for suffix in config.languages:
-        _preprocess(work, workers, _one_side(config, suffix), suffix, ["--srcdict", "text/dict.txt"])
+        _preprocess(work, workers, _source_only(config, suffix), suffix, ["--srcdict", "text/dict.txt"])
     labels = [split for split in config.splits if not split.startswith("test")]
     if TASKS[config.glue].regression:
         (work / "label").mkdir(exist_ok=True)
@@ -276,7 +276,7 @@ def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encod
     _preprocess(work, workers, ["--only-source", *files], "label", ["--srcdict", "text/label.txt"])
 
 
-def _one_side(config: DataConfig, suffix: str) -> list[str]:
+def _source_only(config: DataConfig, suffix: str) -> list[str]:
     return ["--only-source", *_prefixes({split: f"text/bpe.{split}.{suffix}" for split in config.splits})]
 
 

@@ -50,8 +50,8 @@ class Subwords:
         elif kind == "gpt2":
             with readable(model, f"encoder.json of GPT-2, or {vocabulary} is not its vocab.bpe"):
                 self.gpt2 = gpt2_encoder(model, Path(vocabulary or ""))
-                made = {*self.gpt2.byte_encoder.values(), *map("".join, self.gpt2.bpe_ranks)}
-                if not made <= set(self.gpt2.encoder) or any(type(n) is not int for n in self.gpt2.encoder.values()):
+                units = {*self.gpt2.byte_encoder.values(), *map("".join, self.gpt2.bpe_ranks)}
+                if not units <= set(self.gpt2.encoder) or any(type(n) is not int for n in self.gpt2.encoder.values()):
                     raise ValueError("subwords without a number")
         else:
             from subword_nmt.apply_bpe import BPE, read_vocabulary
@@ -69,8 +69,8 @@ class Subwords:
         if self.kind in OF_PIECES:
             return " ".join(self.pieces.encode(line, out_type=str))
         if self.kind == "wordpiece":
-            found = self.wordpiece.encode(line, add_special_tokens=False).tokens
-            return " ".join(SPECIAL.get(subword, subword) for subword in found)
+            subwords = self.wordpiece.encode(line, add_special_tokens=False).tokens
+            return " ".join(SPECIAL.get(subword, subword) for subword in subwords)
         if self.kind == "gpt2":
             return " ".join(map(str, self.gpt2.encode(line)))
         if len(self.bpe.cache) > CACHED:
@@ -138,10 +138,10 @@ def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
         longest = max((len(line.encode()) for line in again), default=0)
         limit = {"max_sentence_length": longest} if longest > LONGEST else {}  # the model records it
         options = (BPE_MODEL if kind == "sentencepiece" else T5_MODEL) | limit
-        given, written = (line.replace(UNKNOWN_MARK, " ") for line in lines), io.BytesIO()
+        sentences, written = (line.replace(UNKNOWN_MARK, " ") for line in lines), io.BytesIO()
         train = sentencepiece.SentencePieceTrainer.train
         try:
-            train(sentence_iterator=given, model_writer=written, vocab_size=size, **options)
+            train(sentence_iterator=sentences, model_writer=written, vocab_size=size, **options)
         except (RuntimeError, OSError) as error:
             raise ValueError(f"sentencepiece cannot learn a vocabulary of {size}: {error}") from None
         model.write_bytes(written.getvalue())

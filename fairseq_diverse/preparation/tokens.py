@@ -75,20 +75,20 @@ def around(function: Callable[[str], str], line: str) -> str:
         return function(line)
     bare, runs = [], dict[tuple[int, bool], str]()  # (number of characters before it, no space between): characters
     end = count = 0
-    for found in pattern().finditer(line):
-        bare.append(line[end : found.start()])
+    for match in pattern().finditer(line):
+        bare.append(line[end : match.start()])
         count += len("".join(bare[-1].split()))
-        start, end = found.span()
+        start, end = match.span()
         place = count, count > 0 and not line[start - 1].isspace()
-        runs[place] = runs.get(place, "") + found[0]
+        runs[place] = runs.get(place, "") + match[0]
     text = "".join([*bare, line[end:]])
-    made, expected = function(text), "".join(text.split())
+    result, expected = function(text), "".join(text.split())
     if not expected:
         return line.strip()
     out: list[str] = []
     at = here = 0
-    while here < len(made):
-        word = made[here]
+    while here < len(result):
+        word = result[here]
         if word.isspace():
             out.append(word)
             here += 1
@@ -96,7 +96,7 @@ def around(function: Callable[[str], str], line: str) -> str:
         while expected[at : at + 1] < " " and at < len(expected):
             at += 1
         out.append(runs.pop((at, False), ""))
-        if made.startswith("@-@", here) and expected[at : at + 1] == "-":
+        if result.startswith("@-@", here) and expected[at : at + 1] == "-":
             word, step = "@-@", 1
         elif expected.startswith("@-@", at) and word == "-":
             step = 3
@@ -183,7 +183,7 @@ class Tokens:
             # sacremoses takes the last two words for those before a number, and cannot join "e' - mail"
             words = [*CZECH_DASH.sub(r"\1\2", line).split(), END]
         text = self.detokenizer.detokenize(words, unescape=False).removesuffix(END).rstrip()
-        text = TIGHT.sub(lambda found: found[0].strip(), text)
+        text = TIGHT.sub(lambda match: match[0].strip(), text)
         return AMOUNT.sub(r"\1 ", CLOSING.sub(r"\1", text))
 
 

@@ -14,20 +14,20 @@ def read_vocabulary(path: Path) -> list[str]:
     """The subwords in the order of their numbers. Raises ``ValueError``: cannot be read, not UTF-8, one comes twice or
     is empty, or a special one is missing."""
     try:
-        found = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        subwords = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); the vocabulary of a BERT is needed") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not UTF-8; the vocabulary of a BERT is needed") from None
     known = set(SPECIAL.values())
-    for number, subword in enumerate(found, start=1):
+    for number, subword in enumerate(subwords, start=1):
         if not subword or subword in known:
             problem = f"{subword!r} is there already" if subword else "empty"
             raise ValueError(f"{path}, line {number}: {problem}; the vocabulary of a BERT has a subword in every line")
         known.add(subword)
     if missing := [name for name in SPECIAL if name not in known]:
         raise ValueError(f"{path}: lacks {', '.join(missing)}; not the vocabulary of a BERT")
-    return found
+    return subwords
 
 
 def symbols(vocabulary: Sequence[str]) -> list[str]:
