@@ -142,8 +142,8 @@ def encode_pair(
 
     def words(side: str, pieces: list[str]) -> Labels:
         subwords = preprocessing.subwords[side]
-        of_words = [*subwords.words(pieces[:-1]), pieces[-1:]]  # </s> is a word of its own
-        return Labels([subwords.join(" ".join(word)) for word in of_words], [len(word) for word in of_words])
+        by_word = [*subwords.words(pieces[:-1]), pieces[-1:]]  # </s> is a word of its own
+        return Labels([subwords.join(" ".join(word)) for word in by_word], [len(word) for word in by_word])
 
     sample["prev_output_tokens"] = target_ids.roll(1)[None]
     both = words("source", source_pieces), words("target", target_pieces)
@@ -298,6 +298,6 @@ def comparison_panels(
 
 def side_by_side(models: Sequence[list[list[Panel | None]]]) -> list[list[Panel | None]]:
     """The panels of several models, side by side, one row per head; a model with fewer heads has gaps."""
-    gaps = [[None] * len(of_model[0]) for of_model in models]
+    gaps = [[None] * len(panels[0]) for panels in models]
     rows = zip_longest(*models)
     return [[panel for row, gap in zip(parts, gaps, strict=True) for panel in row or gap] for parts in rows]

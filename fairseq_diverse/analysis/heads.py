@@ -77,7 +77,7 @@ def inspect_heads(
     totals: dict[str, Share] = {}
     diversity: dict[tuple[str, int], HeadDiversity] = {}
     for sample in samples:
-        inside, maps, gradients = _maps_and_gradients(model, sample, dictionary.pad())
+        inside, maps, gradients = _trace(model, sample, dictionary.pad())
         for place, (heads, _) in inside.items():
             tokens = sample["net_input"]["src_tokens" if place[0] == "encoder" else "prev_output_tokens"]
             diversity.setdefault(place, HeadDiversity()).add(heads, tokens != dictionary.pad())
@@ -94,9 +94,7 @@ def inspect_heads(
     return HeadFigures(means, {place: diversity[place].figures() for place in order}, without_tree)
 
 
-def _maps_and_gradients(
-    model: DiverseTransformerModel, sample: dict[str, Any], padding: int
-) -> tuple[dict, dict, list[Tensor]]:
+def _trace(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -> tuple[dict, dict, list[Tensor]]:
     """The inside of every attention; of the encoder the maps, and for each layer the gradient of the NLL by the head
     outputs."""
     on = ",".join(component for component, count in layer_counts(model.cfg).items() if count)

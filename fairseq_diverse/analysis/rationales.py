@@ -47,8 +47,8 @@ def explain(
     predicted = int(whole.argmax())
     scores = np.zeros(len(example.words))
     scores[: len(words)] = as_scores(lime_weights(kept[places.reshape(-1)], probs[:, predicted]))
-    chosen = np.array([top_words(scores, one) for one in (share, *SHARES)])
-    inside, outside = (predict([[*itertools.compress(words, mask)] for mask in of]) for of in (chosen, ~chosen))
+    chosen = np.array([top_words(scores, fraction) for fraction in (share, *SHARES)])
+    inside, outside = (predict([[*itertools.compress(words, mask)] for mask in masks]) for masks in (chosen, ~chosen))
 
     def by_label(row: np.ndarray) -> dict[str, float]:
         return dict(zip(labels, row.tolist(), strict=True))
@@ -65,7 +65,7 @@ def explain(
         soft = scores[start : start + length].tolist()
         rationales.append({"docid": docid, "hard_rationale_predictions": hard, "soft_rationale_predictions": soft})
         start += length
-    thresholded = [{"threshold": one, **both(number)} for number, one in enumerate(SHARES, start=1)]
+    thresholded = [{"threshold": fraction, **both(number)} for number, fraction in enumerate(SHARES, start=1)]
     record = {"annotation_id": example.name, "rationales": rationales, "classification": labels[predicted]}
     return record | {"classification_scores": by_label(whole), **both(0), "thresholded_scores": thresholded}
 

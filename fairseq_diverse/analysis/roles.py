@@ -48,10 +48,10 @@ def rare_hits(weights: Tensor, valid: Tensor, counts: Tensor, words: Tensor, lim
     Returns:
         (H,) hits, and the number of queries in these sentences.
     """
-    of_words = counts.masked_fill(~words, torch.iinfo(counts.dtype).max)
-    least = of_words.amin(-1, keepdim=True)  # (B, 1)
-    counted = valid & (least < limit)
-    rarest = (of_words == least).unsqueeze(1).expand(weights.shape[:3])  # (B, H, T)
+    word_counts = counts.masked_fill(~words, torch.iinfo(counts.dtype).max)
+    lowest = word_counts.amin(-1, keepdim=True)  # (B, 1)
+    counted = valid & (lowest < limit)
+    rarest = (word_counts == lowest).unsqueeze(1).expand(weights.shape[:3])  # (B, H, T)
     hits = rarest.gather(-1, weights.argmax(-1)) & counted.unsqueeze(1)
     return hits.sum((0, 2)), counted.sum()
 

@@ -195,9 +195,9 @@ def main(argv: list[str] | None = None) -> int:
             used = getattr(args, "subparser", parser)
             flag = unknown[0].partition("=")[0]
             near = difflib.get_close_matches(flag, used._option_string_actions, n=1)
-            said = "; nearest: ".join([f"unrecognized arguments: {' '.join(unknown)}", *near])
+            problem = "; nearest: ".join([f"unrecognized arguments: {' '.join(unknown)}", *near])
             placed = flag.endswith("-on") and command in user_dir.COMMANDS and folder is None
-            used.error(said + FORGOTTEN * placed)
+            used.error(problem + FORGOTTEN * placed)
         args.user_dir, args.words = folder, argv
         _check_paths(args)
         with stopped_by_signals(), for_paper(args) if hasattr(args, "no_title") else nullcontext():
@@ -215,8 +215,8 @@ def main(argv: list[str] | None = None) -> int:
         if not name or name == "fairseq_diverse":
             raise
         absent = f"{name} is not installed; install what the commands need: {install('fairseq')}"
-        said = absent if isinstance(error, ModuleNotFoundError) and error.name == name else f"{error}; see {DOCTOR}"
-        print(f"fairseq-diverse {command}: {printable(said)}", file=sys.stderr)
+        problem = absent if isinstance(error, ModuleNotFoundError) and error.name == name else f"{error}; see {DOCTOR}"
+        print(f"fairseq-diverse {command}: {printable(problem)}", file=sys.stderr)
         return 2
     except Stopped as stop:
         print(f"\nfairseq-diverse {command}: stopped by signal {stop.args[0]}", file=sys.stderr)

@@ -16,10 +16,10 @@ EXAMPLE = "fairseq-diverse average --checkpoints checkpoints --last 5 --out chec
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoints", type=Path, nargs="+", required=True, metavar="PATH", help="folder or files")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=int, metavar="N", help="the last N checkpoints")
-    which.add_argument("--range", metavar="A-B", help="the checkpoints of epochs (or updates) A to B")
-    which.add_argument("--best", type=int, metavar="N", help="the best N checkpoints by --metric")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--last", type=int, metavar="N", help="the last N checkpoints")
+    choice.add_argument("--range", metavar="A-B", help="the checkpoints of epochs (or updates) A to B")
+    choice.add_argument("--best", type=int, metavar="N", help="the best N checkpoints by --metric")
     parser.add_argument("--metric", help="loss, bleu, ...: the --best-checkpoint-metric of the training")
     unit = parser.add_mutually_exclusive_group()
     unit.add_argument("--epochs", dest="unit", action="store_const", const="epochs", help="only those of epochs")
@@ -35,10 +35,10 @@ def main(args: argparse.Namespace) -> None:
     if args.out.is_dir():
         raise ValueError(f"--out {args.out}: a directory; name a file")
     if len(chosen) < (wanted := args.last or args.best or 0):
-        few = f"{wanted} checkpoints are wanted, but there are {len(chosen)}: {', '.join(map(str, chosen))}"
+        shortage = f"{wanted} checkpoints are wanted, but there are {len(chosen)}: {', '.join(map(str, chosen))}"
         if args.strict:
-            raise ValueError(few)
-        warn(few)
+            raise ValueError(shortage)
+        warn(shortage)
     average_checkpoints([checkpoint.path for checkpoint in chosen], args.out)
     print(f"{args.out}: average of {', '.join(map(str, chosen))}")
 
@@ -56,8 +56,8 @@ def _chosen_files(args: argparse.Namespace) -> list:
         raise ValueError(f"--out {args.out}: is one of --checkpoints; give another file")
     files = [path for path in averaging.checkpoint_files(args.checkpoints) if path.resolve() != args.out.resolve()]
     if args.best is not None:
-        some = [checkpoint.path for checkpoint in averaging.numbered(files, args.unit)] if args.unit else files
-        return averaging.best(some, args.best, args.metric)
+        candidates = [checkpoint.path for checkpoint in averaging.numbered(files, args.unit)] if args.unit else files
+        return averaging.best(candidates, args.best, args.metric)
     if args.last is not None:
         return averaging.numbered(files, args.unit)[-args.last :]
     if args.range is not None:

@@ -70,23 +70,23 @@ def main(args: argparse.Namespace) -> None:
         patterns = {kind: getattr(args, kind) for kind in ("dependency", "constituency")}
         files = {kind: Path(pattern.replace("{split}", split)) for kind, pattern in patterns.items() if pattern}
         prefix = source_prefix(folder, split, args.source_lang, args.target_lang)
-        there: list[str] = []
+        existing: list[str] = []
         with suppress(UserError):  # a damaged description is replaced
-            there = available_trees(prefix)
+            existing = available_trees(prefix)
         makers = {kind: _maker(record_path(path), kind, named.get(kind, "")) for kind, path in files.items()}
         if unused := sorted({*named.values()} - {how["parser"] for how in makers.values()}):
             raise ValueError(f"--parser {args.parser}: by what `parse` recorded, {unused[0]} made no trees of {split}")
         text, dependency = Path(args.text.replace("{split}", split)), files.get("dependency")
         counts = binarize(prefix, text, dependency, files.get("constituency"), args.subwords, makers)
-        for kind in there:
+        for kind in existing:
             if kind not in files:
                 warn(f"{split}: its {kind} trees are gone; give --{kind} FILES as well to have both")
         if dependency and split != "train":
             copy_file(dependency, kept_trees(folder, split, args.source_lang, args.target_lang))
         parsers |= makers
         for kind, lines in counts.unparsed.items():
-            some = f": lines {first_lines(lines)}" if lines else ""
-            print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")
+            where = f": lines {first_lines(lines)}" if lines else ""
+            print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{where}")
     record = read_record(args.data) if (args.data / FILE).exists() else {}
     if on_source := record.get("source") == args.source_lang:  # so that new text can be parsed alike
         parsers = parsers if args.copy else recorded_parsers(record, str(args.data / FILE)) | parsers
@@ -119,5 +119,5 @@ def _maker(record: Path, kind: str, named: str) -> dict[str, Any]:
         content = json.loads(record.read_text(encoding="utf-8"))
     except ValueError:
         raise ValueError(f"{record}: damaged; parse again, or delete it") from None
-    of_kind = recorded_parsers({"parsers": {kind: content}}, str(record))[kind]
-    return {key: value for key, value in of_kind.items() if key != "text"}
+    parser = recorded_parsers({"parsers": {kind: content}}, str(record))[kind]
+    return {key: value for key, value in parser.items() if key != "text"}

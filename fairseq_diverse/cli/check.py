@@ -66,8 +66,8 @@ def check(name: str, columns: Sequence[str], user_dir: str | None) -> int:
             try:
                 run()
             except Exception as error:  # a mechanism may raise anything
-                of = f", setting {number}" if len(checks) > 1 else ""
-                failed.setdefault(properties.told(error), []).append(f"{title} at {column}{of}")
+                where = f", setting {number}" if len(checks) > 1 else ""
+                failed.setdefault(properties.told(error), []).append(f"{title} at {column}{where}")
                 fine = False
         return "✓" if fine else "FAILED"
 

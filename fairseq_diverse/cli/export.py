@@ -59,8 +59,8 @@ def _run_checkpoint(folder: Path) -> Path:
     if (folder / "config.json").is_file():
         return folder
     names = "checkpoint_average.pt", "checkpoint_last.pt"
-    if there := [path for name in names if (path := folder / "checkpoints" / name).is_file()]:
-        return there[0]
+    if checkpoints := [path for name in names if (path := folder / "checkpoints" / name).is_file()]:
+        return checkpoints[0]
     raise ValueError(f"{folder}: no folder of a run, with checkpoints/{' or '.join(names)}; name a checkpoint")
 
 

@@ -106,9 +106,9 @@ def main(args: argparse.Namespace) -> None:
     if args.out and len(args.configs) > 1:
         raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")
     wanted = {"raw": "raw files is expected, text with one sentence a line", "archives": "archives is expected"}
-    for flag, what in wanted.items():
+    for flag, contents in wanted.items():
         if (folder := getattr(args, flag)) and folder.exists() and not folder.is_dir():
-            raise ValueError(f"--{flag} {folder}: a file; the folder of the {what}")
+            raise ValueError(f"--{flag} {folder}: a file; the folder of the {contents}")
     if args.archives:
         _refuse_missing([config for config in configs.values() if config], args)
     flags = {"workers": args.workers, "overwrite": args.overwrite}
@@ -142,9 +142,9 @@ def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> D
             raise ValueError(f"{name}: {todo} and give their folder as --raw, without --archives and --monolingual")
         folders = {glue.BERT: args.wordpiece, glue.T5: args.sentencepiece}
         if task[1] in folders and not folders[task[1]] and not (runs_dir() / "data" / task[1]).is_dir():
-            what = {glue.BERT: "BERT; give the folder of its vocab.txt as --wordpiece"}
-            what[glue.T5] = "T5; give the folder of its spiece.model as --sentencepiece"
-            raise ValueError(f"{name}: has the subwords of a {what[task[1]]}")
+            models = {glue.BERT: "BERT; give the folder of its vocab.txt as --wordpiece"}
+            models[glue.T5] = "T5; give the folder of its spiece.model as --sentencepiece"
+            raise ValueError(f"{name}: has the subwords of a {models[task[1]]}")
         if encoding and task[1] and not folders.get(task[1]):
             raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out {_subword_flags(args)[0]}")
         return None

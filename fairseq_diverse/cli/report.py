@@ -122,10 +122,10 @@ def refresh(path: Path) -> None:
 
     def parsed(command: str) -> argparse.Namespace:
         try:
-            with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):
                 args = parser.parse_args([*shlex.split(command), "--format", "markdown"])
         except SystemExit:
-            raise UserError((said.getvalue().strip() or "shows no table").splitlines()[-1]) from None
+            raise UserError((errors.getvalue().strip() or "shows no table").splitlines()[-1]) from None
         if wrong := [f"--{flag}" for flag in ("refresh", "save", "out") if getattr(args, flag)]:
             raise UserError(f"{wrong[0]}: not in a page; leave it out")
         if args.table is None:

@@ -241,14 +241,12 @@ def _overview(runs: Sequence[Run], left: Sequence[Run], gpus: int | None) -> lis
     updates = sum(run.row.max_update for run in left)
     rows, data = ({f(run): None for run in runs} for f in (lambda run: run.row.name, lambda run: run.data.name))
     text = [f"to do: {len(left)} of {len(runs)} runs (rows: {len(rows)}), {updates:,} updates; data: {', '.join(data)}"]
-    for size, tokens, wanted in dict.fromkeys((run.row.size, _tokens_of_update(run.row), run.row.gpus) for run in left):
+    for size, tokens, paper in dict.fromkeys((run.row.size, _tokens_of_update(run.row), run.row.gpus) for run in left):
         if not tokens:
             continue
-        used = min(gpus or 1, wanted or gpus or 1)
+        used = min(gpus or 1, paper or gpus or 1)
         here = f"{tokens * used:,}" if gpus else f"{tokens:,} a GPU"
-        of_paper = (
-            f"; of the paper, on {wanted} GPUs: {tokens * wanted:,} (see --gpus-of-paper)" if wanted > used else ""
-        )
+        of_paper = f"; of the paper, on {paper} GPUs: {tokens * paper:,} (see --gpus-of-paper)" if paper > used else ""
         text.append(f"tokens an update, size {Path(size).stem}: {here}{of_paper}")
     speeds: dict[tuple[str, str], list[float]] = {}
     for run in runs:
@@ -260,8 +258,8 @@ def _overview(runs: Sequence[Run], left: Sequence[Run], gpus: int | None) -> lis
     if known:
         text.append(f"hours of training, one run at a time, by the speed of finished runs: {hours:.1f}{rest}")
     elif left:
-        how = "modelled for the papers: results/scaling.md in a clone"
-        text.append(f"hours: not measured here before a run is finished; {how}")
+        hint = "modelled for the papers: results/scaling.md in a clone"
+        text.append(f"hours: not measured here before a run is finished; {hint}")
     return text
 
 
@@ -292,12 +290,12 @@ def copy_sentences(folder: Path, run: Run) -> None:
 
 def _warn_of_batches(runs: list[Run], gpus: int, of_paper: bool) -> None:
     """Say where a run has another number of GPUs than its batch is for: fewer without --gpus-of-paper, or more."""
-    for of in sorted({run.row.gpus for run in runs if not is_finished(run) and run.row.gpus not in (0, gpus)}):
-        batches = f"warning: batches are for {of} GPU{'s' * (of > 1)}, and runs have {gpus}"
-        if of < gpus:
-            say(f"{batches}: a run uses {of}; share them with --jobs, or ask SLURM for {of}")
+    for wanted in sorted({run.row.gpus for run in runs if not is_finished(run) and run.row.gpus not in (0, gpus)}):
+        batches = f"warning: batches are for {wanted} GPU{'s' * (wanted > 1)}, and runs have {gpus}"
+        if wanted < gpus:
+            say(f"{batches}: a run uses {wanted}; share them with --jobs, or ask SLURM for {wanted}")
         elif not of_paper:
-            say(f"{batches}: an update has {gpus}/{of} of the tokens; see --gpus-of-paper")
+            say(f"{batches}: an update has {gpus}/{wanted} of the tokens; see --gpus-of-paper")
 
 
 def _words_of_report(args: argparse.Namespace) -> list[str]:

@@ -167,8 +167,8 @@ def _score(
             side_files[path], count = scoring.composed(lines)
             changed += count
             if count:
-                what = f"letters and accents of {count} lines are composed (NFC)"
-                print(f"{path}: {what} before scoring", file=sys.stderr)
+                change = f"letters and accents of {count} lines are composed (NFC)"
+                print(f"{path}: {change} before scoring", file=sys.stderr)
     language = _language(first, references[first], language)
     source = read_lines(args.source) if args.source else None
     shared = references[first], language, source, args.yisi_model, args.yisi_layer
@@ -212,8 +212,8 @@ def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
             counts = f"has typographic quotes in {here} lines, {other_file} in {there}"
             warn(f"{file}: {counts}; for BLEU they are other words than those of a keyboard")
         if left := scoring.marks(lines) - scoring.marks(other_lines):
-            has = " and ".join(sorted(left))
-            warn(f"{file}: has {has}, unlike {other_file}; give raw text for both")
+            marks = " and ".join(sorted(left))
+            warn(f"{file}: has {marks}, unlike {other_file}; give raw text for both")
         if hidden := scoring.unseen(lines, other_lines):
             named = ", ".join(f"U+{ord(letter):04X} in {count} lines" for letter, count in hidden.items())
             warn(f"{file}: has characters that no eye sees, unlike {other_file}: {named}")

@@ -87,17 +87,17 @@ def main(args: argparse.Namespace) -> None:
         symbols = vocabularies(args.data, *pair) if args.data else 32000
     size = measure_size(args, symbols, args.source_length, args.target_length)
     if lengths is not None:
-        most = {side: most_heads(width, lengths.source) for side, width in size["widths"].items()}
-        counts = {side: range(1, count + 1) for side, count in most.items()}
+        limits = {side: most_heads(width, lengths.source) for side, width in size["widths"].items()}
+        counts = {side: range(1, count + 1) for side, count in limits.items()}
         admissible = {side: [n for n in counts[side] if width % n == 0] for side, width in size["widths"].items()}
-        size["data"] = {**lengths._asdict(), "h_max": most, "heads": admissible}
+        size["data"] = {**lengths._asdict(), "h_max": limits, "heads": admissible}
         if layers := phrase_layers(args.data, *pair):
             size["data"]["phrase_layers"] = {**layers._asdict(), "limit": layers.limit}
         for component, heads in size["interacting"].items():
             side = "encoder" if component == "encoder" else "decoder"
-            if heads > most[side]:
+            if heads > limits[side]:
                 bound = f"floor({size['widths'][side]} / {lengths.source:.2f}), width over mean source length"
-                text = f"{heads} heads in {component} attention are more than h_max = {most[side]} = {bound}"
+                text = f"{heads} heads in {component} attention are more than h_max = {limits[side]} = {bound}"
                 print(f"warning: {text}", file=sys.stderr)
     print(json.dumps(size, indent=2) if args.json else _table(size))
 
@@ -125,12 +125,12 @@ def _table(size: dict[str, Any]) -> str:
         sides = {width: side for side, width in size["widths"].items()}  # one where both widths are the same
         for width, side in sides.items():
             heads = ", ".join(map(str, data["heads"][side])) or "none"
-            most = f"floor({width} / {data['source']:.2f}) = {data['h_max'][side]}"
-            lines.append(f"h_max = {most}; numbers of heads up to it that divide the width: {heads}")
+            bound = f"floor({width} / {data['source']:.2f}) = {data['h_max'][side]}"
+            lines.append(f"h_max = {bound}; numbers of heads up to it that divide the width: {heads}")
         if layers := data.get("phrase_layers"):
-            of = f"{layers['sentences']:,} training sentences with a constituency tree"
+            sentences = f"{layers['sentences']:,} training sentences with a constituency tree"
             covers = f"2k + 1 covers it from --phrase-limit {layers['limit']}"
-            lines.append(f"largest phrase layer: mean {layers['mean']:.2f} of {of}; {covers}")
+            lines.append(f"largest phrase layer: mean {layers['mean']:.2f} of {sentences}; {covers}")
     return "\n".join(lines)
 
 

@@ -98,9 +98,9 @@ def main(args: argparse.Namespace) -> None:
                     out.write(f"{number}\t{score:.4f}\t{text}\n" if args.scores or args.nbest > 1 else f"{text}\n")
             out.flush()
             bar.update(len(block))
-    for what, numbers in translator.noticed.items():
+    for problem, numbers in translator.noticed.items():
         if numbers:
-            print(f"{len(numbers)} lines {what}: {first_lines(numbers)}", file=sys.stderr)
+            print(f"{len(numbers)} lines {problem}: {first_lines(numbers)}", file=sys.stderr)
 
 
 @contextmanager

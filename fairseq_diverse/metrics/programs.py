@@ -43,19 +43,19 @@ def meteor(hypotheses: Lines, references: Lines, language: str) -> Result:
     code = METEOR_CODES.get(base, base)
     table = jar.parent / "data" / f"paraphrase-{code}.gz"
     if code in METEOR_TABLES and table.exists():
-        options, said = [], "all modules"
+        options, matchers = [], "all modules"
     elif code in METEOR_TABLES or code in METEOR_STEMMERS:
         modules = "exact" if code == "cz" else "exact stem"
-        options, said = ["-m", modules], f"{modules} (no table of paraphrases for {code})"
+        options, matchers = ["-m", modules], f"{modules} (no table of paraphrases for {code})"
     else:
-        options, said = ["-m", "exact"], f"exact (METEOR does not know {code}: language-independent weights)"
+        options, matchers = ["-m", "exact"], f"exact (METEOR does not know {code}: language-independent weights)"
         code = "other"
     if code in METEOR_TABLES:
         options.append("-norm")
     else:
         options.append("-lower")
         hypotheses, references = ([tokenize(line, language) for line in side] for side in (hypotheses, references))
-    return _run_meteor(jar, hypotheses, references, ["-l", code, *options], f"METEOR 1.5|language:{code}|{said}")
+    return _run_meteor(jar, hypotheses, references, ["-l", code, *options], f"METEOR 1.5|language:{code}|{matchers}")
 
 
 def meteor_of_li2022(hypotheses: Lines, references: Lines) -> Result:
@@ -185,7 +185,7 @@ def _run(name: str, command: list[str], cwd: Path | None = None) -> str:
     except OSError as error:
         raise ValueError(f"{name} cannot be started: {error.strerror}") from None
     if result.returncode:
-        said = [line.strip() for line in result.stderr.splitlines() if re.search("error|exception", line, re.I)]
-        reason = said[-1] if said else (result.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        errors = [line.strip() for line in result.stderr.splitlines() if re.search("error|exception", line, re.I)]
+        reason = errors[-1] if errors else (result.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise ValueError(f"{name} failed: {reason}")
     return result.stdout

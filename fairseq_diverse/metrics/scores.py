@@ -204,14 +204,12 @@ def composed(lines: Lines) -> tuple[list[str], int]:
 def unseen(lines: Lines, others: Lines) -> dict[str, int]:
     """Characters that no eye tells from others, or from nothing, and the number of lines with them, where the others
     have them in less than half as many lines; spaces are none, at which all metrics split."""
-    here, there = (
-        Counter(c for line in side for c in set(line) if c > "~" and _is_unseen(c)) for side in (lines, others)
-    )
+    here, there = (Counter(c for line in side for c in set(line) if c > "~" and _hidden(c)) for side in (lines, others))
     return {letter: count for letter, count in here.items() if count > 2 * there[letter]}
 
 
 @cache
-def _is_unseen(letter: str) -> bool:
+def _hidden(letter: str) -> bool:
     alike = UNSEEN.match(letter) or DRAWN_ALIKE.match(unicodedata.decomposition(letter))
     return bool(alike) or unicodedata.category(letter) == "Cf"
 

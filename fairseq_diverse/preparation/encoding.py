@@ -78,7 +78,7 @@ def of_data(folder: Path) -> Encoding:
     try:
         side, side_steps = next(iter(record["config"]["sides"].items()))
         bpe, names = record["bpe"], (record["bpe"]["model"], record["bpe"]["vocabulary"], record["truecaser"])
-        model, vocabulary, truecaser = (of[side] and pipeline.inside(folder, of[side]) for of in names)
+        model, vocabulary, truecaser = (by_side[side] and pipeline.inside(folder, by_side[side]) for by_side in names)
         rules = {"rules": side_steps["rules"]} if "rules" in side_steps else {}
         steps = {key: side_steps[key] for key in ("language", *SIDE_DEFAULTS)} | rules
         settings = {key: value for key, value in bpe.items() if key not in ("model", "vocabulary")}

@@ -173,8 +173,8 @@ def prepare_eraser(
     ``name`` that has them. By default the subwords are learned on the documents and queries of training."""
     folder = raw / name if (raw / name).is_dir() else raw
     if folder == raw and not any((raw / file).is_file() for file in FILES.values()):
-        there = sorted(path.parent.name for path in raw.glob(f"*/{FILES['train']}"))
-        todo = "; ".join(f"it has {data_set}: prepare {PREFIX}{data_set}" for data_set in there) or BY_HAND
+        data_sets = sorted(path.parent.name for path in raw.glob(f"*/{FILES['train']}"))
+        todo = "; ".join(f"it has {data_set}: prepare {PREFIX}{data_set}" for data_set in data_sets) or BY_HAND
         raise ValueError(f"{raw}: has neither {', '.join(FILES.values())} nor a folder {name} that has them; {todo}")
     examples = read_eraser(folder)
     sides, bpe = {"source": {**SIDE_DEFAULTS, "language": "en"}}, {**BPE_DEFAULTS, "size": BPE_SIZE}

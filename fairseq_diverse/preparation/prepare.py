@@ -178,8 +178,8 @@ def _warn_of_overlap(config: DataConfig, out: Path) -> None:
     known = set(chain(*others.values())).intersection(pairs("train"))
     for split, split_pairs in others.items():
         if 2 * (count := sum(pair in known for pair in split_pairs)) >= len(split_pairs):
-            said = f"{count:,} of {len(split_pairs):,} pairs of {split} are in the training text, too"
-            warn(f"{said}: figures on them say little")
+            share = f"{count:,} of {len(split_pairs):,} pairs of {split} are in the training text, too"
+            warn(f"{share}: figures on them say little")
 
 
 def wrong_pairs(config: DataConfig, out: Path) -> list[str]:

@@ -86,8 +86,8 @@ def file_hash(path: Path) -> str:
         return sha256_of(path)
     except OSError as error:
         beside = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*"))
-        there = [file for file in (path.with_suffix(""), *beside) if file.suffix in OTHERS and file.is_file()]
-        hint = f"{there[0]} is there, but {WANTED}" if there else "are the raw files there?"
+        present = [file for file in (path.with_suffix(""), *beside) if file.suffix in OTHERS and file.is_file()]
+        hint = f"{present[0]} is there, but {WANTED}" if present else "are the raw files there?"
         raise ValueError(f"{path}: cannot be read ({error.strerror}); {hint}") from None
 
 
@@ -202,8 +202,8 @@ def _tmx(path: Path, languages: Sequence[str]) -> Iterator[tuple[str, str]]:
         except etree.XMLSyntaxError as error:
             raise ValueError(f"{path}, line {error.lineno or 1}: not TMX, or damaged ({error.msg})") from None
     if not pairs:
-        both, there = " and ".join(languages), ", ".join(codes) or "none"
-        raise ValueError(f"{path}: no unit (tu) has both {both}; languages: {there}")
+        both, present = " and ".join(languages), ", ".join(codes) or "none"
+        raise ValueError(f"{path}: no unit (tu) has both {both}; languages: {present}")
 
 
 def _matching_code(code: str, texts: dict[str, str]) -> str:

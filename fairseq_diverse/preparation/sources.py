@@ -109,8 +109,8 @@ def _mapping(content: Mapping[str, Any], key: str, wanted: type | None) -> dict[
     values = content.get(key, {})
     kinds = {type(value) for value in values.values()} if isinstance(values, Mapping) else {None}
     if not isinstance(values, Mapping) or (wanted and kinds - {wanted}):
-        of = f" to {wanted.__name__}" if wanted else ""
-        raise ValueError(f"sources: {key}: must be a mapping of names{of}, not {values!r}")
+        suffix = f" to {wanted.__name__}" if wanted else ""
+        raise ValueError(f"sources: {key}: must be a mapping of names{suffix}, not {values!r}")
     return dict(values)
 
 

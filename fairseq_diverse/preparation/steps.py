@@ -128,8 +128,8 @@ def tokenize(
 def _refuse_unclean(paths: tuple[Path, ...], number: int, changed: list[bool], empty: list[bool]) -> None:
     for path, has_special, is_empty in zip(paths, changed, empty, strict=True):
         if has_special or is_empty:
-            what = "a line separator or NUL inside the line" if has_special else "empty"
-            raise ValueError(f"{place(path, number)}: {what}; fix the file or leave out --strict")
+            problem = "a line separator or NUL inside the line" if has_special else "empty"
+            raise ValueError(f"{place(path, number)}: {problem}; fix the file or leave out --strict")
 
 
 def _refuse_marks(config: DataConfig, paths: tuple[Path, ...], number: int, tokenized: list[str]) -> None:

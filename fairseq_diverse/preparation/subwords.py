@@ -166,11 +166,11 @@ def t5_words(pieces: Any, size: int | None = None) -> list[str]:
     known = pieces.get_piece_size()
     if (first := [pieces.id_to_piece(number) for number in range(min(3, known))]) != ["<pad>", "</s>", "<unk>"]:
         raise ValueError(f"not a model of T5: its first pieces are {', '.join(first)}, not <pad>, </s>, <unk>")
-    least = known + 1 + SENTINELS  # with <s>
-    size = -(-least // 128) * 128 if size is None else size
-    if not least <= size < least + UNUSED:
-        raise ValueError(f"{size} rows of embeddings; {known:,} pieces, {SENTINELS} sentinels and <s> need {least:,}")
-    unused = (f"madeupword{number:04d}" for number in range(size - least))
+    minimum = known + 1 + SENTINELS  # with <s>
+    size = -(-minimum // 128) * 128 if size is None else size
+    if not minimum <= size < minimum + UNUSED:
+        raise ValueError(f"{size} rows of embeddings; {known:,} pieces, {SENTINELS} sentinels and <s> need {minimum:,}")
+    unused = (f"madeupword{number:04d}" for number in range(size - minimum))
     sentinels = (f"<extra_id_{number}>" for number in reversed(range(SENTINELS)))
     pieces = map(pieces.id_to_piece, range(3, known))
     return ["<s>", "<pad>", "</s>", "<unk>", *pieces, *unused, *sentinels]

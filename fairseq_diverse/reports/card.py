@@ -95,9 +95,9 @@ def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, A
         "## Cite\n\n" + _cite(active),
     ]
     if summary.get("commands"):
-        said = f"RUN is the folder of the run, {summary['data']} its data."
+        note = f"RUN is the folder of the run, {summary['data']} its data."
         lines = "\n".join(summary["commands"]).replace(" --user-dir fairseq_diverse ", f" --user-dir {OWN_FOLDER} ")
-        parts.insert(-1, f"## Training\n\n{said}\n\n```bash\n{lines}\n```")
+        parts.insert(-1, f"## Training\n\n{note}\n\n```bash\n{lines}\n```")
     return "\n\n".join(parts) + "\n"
 
 
@@ -122,8 +122,8 @@ def _figures(seeds: Sequence[Summary]) -> Figures:
         return []
     if sets := seeds[0].get("glue"):
         named = [(name, metric) for name, part in sets.items() for metric in part["metrics"]]
-        of_seeds = {(n, metric): [run["glue"][n]["metrics"][metric] for run in seeds] for n, metric in named}
-        return [(metric, f"{n} {HEADINGS[metric]}", values, 2, "") for (n, metric), values in of_seeds.items()]
+        by_metric = {(n, metric): [run["glue"][n]["metrics"][metric] for run in seeds] for n, metric in named}
+        return [(metric, f"{n} {HEADINGS[metric]}", values, 2, "") for (n, metric), values in by_metric.items()]
     signatures = seeds[0].get("metrics", {}).get("signatures", {})
     measures = KINDS[seeds[0]["kind"]].measures(())
     figures: Figures = [
@@ -142,9 +142,9 @@ def _figures(seeds: Sequence[Summary]) -> Figures:
 
 def _about(state: Mapping[str, Any], config: Mapping[str, Any], summary: Summary, active: Sequence[str]) -> str:
     parameters = summary.get("parameters") or sum(value.numel() for value in state["model"].values())
-    said = f"mechanisms of attention: {', '.join(active)}" if active else "without mechanisms of attention"
+    text = f"mechanisms of attention: {', '.join(active)}" if active else "without mechanisms of attention"
     by = f"seed {summary['seed']}, commit {', '.join(commits_of([summary]))}" if summary else f"version {__version__}"
-    facts = [f"- Architecture `{config['architecture']}`, task `{config['task']}`, {parameters:,} parameters; {said}."]
+    facts = [f"- Architecture `{config['architecture']}`, task `{config['task']}`, {parameters:,} parameters; {text}."]
     facts += [f"- Trained by fairseq_diverse for {config['updates']:,} updates, {by}."]
     if code := config.get("code"):
         todo = f"give `--user-dir DIR/{code}`, or import the folder before `fairseq_diverse.load`."
@@ -177,10 +177,10 @@ def _scores(summary: Summary, seeds: Sequence[Summary], figures: Figures) -> str
     for _, name, values, digits, _ in figures:
         mean = f" {Spread.over(values).text(digits)} |" * several
         lines.append(f"| {name} | {values[number]:.{digits}f} |{mean}")
-    said = [f"- {name}: `{signature}`" for _, name, _, _, signature in figures if signature]
+    notes = [f"- {name}: `{signature}`" for _, name, _, _, signature in figures if signature]
     row = summary["system"]
-    said += [f"- Compared with its baseline over seeds: `fairseq-diverse report` of its table, row `{row}`."]
-    return "\n".join(lines) + "\n\n" + "\n".join(said)
+    notes += [f"- Compared with its baseline over seeds: `fairseq-diverse report` of its table, row `{row}`."]
+    return "\n".join(lines) + "\n\n" + "\n".join(notes)
 
 
 def _use(task: str, config: Mapping[str, Any], summary: Summary) -> str:

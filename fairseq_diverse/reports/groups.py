@@ -116,8 +116,8 @@ def group_notes(lines: Sequence[Line], by: str, records: Mapping[str, tuple[Reco
     if not compared:
         return text + machines_note(rows)
     against = f"Δ against {', '.join(dict.fromkeys(line.baseline for line in compared))}"
-    of_key = {key: [line.differences[key] for line in compared if key in line.differences] for key in ("nll", "rest")}
-    counts = {key: max((difference.holm_of for difference in of), default=0) for key, of in of_key.items()}
+    by_key = {key: [line.differences[key] for line in compared if key in line.differences] for key in ("nll", "rest")}
+    counts = {key: max((difference.holm_of for difference in tests), default=0) for key, tests in by_key.items()}
     if not counts["nll"]:
         text.append(f"{against}: nothing can be tested over seeds, nothing has a star")
     else:
@@ -128,7 +128,7 @@ def group_notes(lines: Sequence[Line], by: str, records: Mapping[str, tuple[Reco
             f"and rows ({counts['nll']} p-values); *: p < 0.05, **: p < 0.01",
             "95% interval: of Δ NLL, Dunnett's, for all rows of one group at once: corrects for rows, not for groups",
         ]
-    if of_key["rest"]:
+    if by_key["rest"]:
         correction = f", a Holm's correction of its own ({counts['rest']} p-values)" * bool(counts["rest"])
         text.append(
             "Δ NLL a word less that of the others: of all sentences of the other groups; below zero, the row helps "

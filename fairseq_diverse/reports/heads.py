@@ -18,7 +18,7 @@ def compare_heads(runs: Runs) -> list[Line]:
     """A line a row, of the runs whose heads were measured; its fact ``finished`` is how many runs there are. Figures
     are means over layers, then over seeds. Without a second head there is no cosine."""
     pairs = itertools.product(COMPONENTS, (*DIGITS, "width"))
-    measures = [Measure(f"{of}: {name}", "", partial(_mean, of, name), compared=False) for of, name in pairs]
+    measures = [Measure(f"{part}: {name}", "", partial(_mean, part, name), compared=False) for part, name in pairs]
     measured = {row: [run for run in row_runs if "heads" in run] for row, row_runs in runs.summaries.items()}
     lines = list(compare_by(measures, runs._replace(summaries=measured)).lines)
     for line in lines:

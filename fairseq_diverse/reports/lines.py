@@ -111,7 +111,7 @@ def speeds(line: Line) -> dict[str, float | None]:
     None of each where the line says why there is no speed."""
 
     def means(runs: Sequence[Summary]) -> dict[str, float | None]:
-        values = {key: [speed for run in runs if (speed := of(run)) is not None] for key, of in RUN_SPEEDS.items()}
+        values = {key: [speed for run in runs if (speed := get(run)) is not None] for key, get in RUN_SPEEDS.items()}
         return {key: float(np.mean(known)) if known and not line.no_speed else None for key, known in values.items()}
 
     row_means, baseline_means = means(line.runs), means(line.baseline_runs)

@@ -195,8 +195,8 @@ def machines(runs: Sequence[Summary]) -> dict[str, list[int]]:
 def machines_note(lines: Sequence[Line]) -> list[str]:
     """Where the rows ran."""
     by_row = {line.name: machines(line.runs) for line in lines}
-    of_places = [(place, row, seeds, len(by_row[row])) for row in by_row for place, seeds in by_row[row].items()]
-    rows = grouped((at, row + f" seed {', '.join(map(str, seeds))}" * (n > 1)) for at, row, seeds, n in of_places)
+    placed = [(place, row, seeds, len(by_row[row])) for row in by_row for place, seeds in by_row[row].items()]
+    rows = grouped((at, row + f" seed {', '.join(map(str, seeds))}" * (n > 1)) for at, row, seeds, n in placed)
     if len(rows) > 1:
         ran = "; ".join(f"{place}: {', '.join(names)}" for place, names in rows.items())
         return [f"runs of different machines or settings, which alone may change a score: {ran}"]
@@ -213,5 +213,5 @@ def commits_note(lines: Sequence[Line]) -> list[str]:
     """The commits of all lines, or versions."""
     commits = sorted({commit for line in lines for commit in commits_of(line.runs)})
     changed = " (+: with changed files)" * any("+" in commit for commit in commits)
-    what = "code" if any(commit.startswith("version") for commit in commits) else "commits"
-    return [f"{what}: {', '.join(commits)}{changed}"] if lines else []
+    noun = "code" if any(commit.startswith("version") for commit in commits) else "commits"
+    return [f"{noun}: {', '.join(commits)}{changed}"] if lines else []

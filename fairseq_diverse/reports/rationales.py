@@ -35,10 +35,10 @@ def _document(record: dict[str, Any], example: Annotation) -> str:
         share = score / largest
         words.append(f'<mark style="background:rgba(255,150,0,{share:.2f})">{text}</mark>' if share >= 0.01 else text)
     label = record["classification"]
-    said = f"<b{'' if label == example.label else ' class=wrong'}>{escape(label)}</b>"
-    said += f" (p {record['classification_scores'][label]:.3f})"
+    prediction = f"<b{'' if label == example.label else ' class=wrong'}>{escape(label)}</b>"
+    prediction += f" (p {record['classification_scores'][label]:.3f})"
     query = f"<p>query: {escape(' '.join(example.query))}</p>" if example.query else ""
     return (
-        f"<article><h2>{escape(example.name)}</h2><p>class: {escape(example.label)}; predicted: {said}</p>{query}"
+        f"<article><h2>{escape(example.name)}</h2><p>class: {escape(example.label)}; predicted: {prediction}</p>{query}"
         f"<p>{' '.join(words)}</p></article>"
     )

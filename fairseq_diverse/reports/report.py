@@ -46,8 +46,8 @@ def build(selection: Selection, views: Mapping[str, Any], names: str | None, wit
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)}: one of them")
     if refused := [view for view, value in views.items() if value and view not in selection.kinds[0].views]:
-        has = f"is for kinds of rows that have it, such as translation; {selection.table.name} has none"
-        raise UserError(f"--{refused[0]}: {has}")
+        reason = f"is for kinds of rows that have it, such as translation; {selection.table.name} has none"
+        raise UserError(f"--{refused[0]}: {reason}")
     if not by and not views["heads"]:
         return rows_report(selection, test, names, views["verdict"], details)
     shown = None if with_rows else names
@@ -88,9 +88,9 @@ def rows_report(
     content |= {"tests": dict(zip(chosen, tables, strict=True))} if len(tables) > 1 else {}
     content |= {kind.name: sheet.values for kind, sheet in zip(beside, others, strict=True)}
     if sheets:
-        of_tests = blocks[: len(sheets)]  # what all have in common is below the last one alone, behind the table's note
-        common = [text for text in blocks[0].notes if all(text in block.notes for block in of_tests)]
-        *shown, last = [b._replace(notes=[x for x in b.notes if x not in common]) for b in of_tests]
+        by_test = blocks[: len(sheets)]  # what all have in common is below the last one alone, behind the table's note
+        common = [text for text in blocks[0].notes if all(text in block.notes for block in by_test)]
+        *shown, last = [b._replace(notes=[x for x in b.notes if x not in common]) for b in by_test]
         last = last._replace(notes=[*last.notes, *filter(None, [table.note]), *common])
         blocks[: len(sheets)] = [*shown, last]
         blocks += [Block(cells, title, []) for title, cells in main.tables(sheets[0].lines)]

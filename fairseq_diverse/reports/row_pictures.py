@@ -174,18 +174,18 @@ def draw_curves(
     ``published``: rows by name; their paper's figures are hollow markers, of a level a dotted line. Raises UserError:
     no row has a finished run or a published figure."""
     drawn = [(c.label, {x: summaries[name] for x, name in c.points.items() if summaries[name]}) for c in grouped]
-    theirs: dict[str, list[dict[Any, float]]] = {measure.key: [] for measure in measures}
+    by_measure: dict[str, list[dict[Any, float]]] = {measure.key: [] for measure in measures}
     for measure, curve in itertools.product(measures, grouped):
         figures = {x: published_figure(published[name], measure) for x, name in curve.points.items()}
-        theirs[measure.key].append({x: figure for x, figure in figures.items() if figure is not None})
-    if not any(points for _, points in drawn) and not any(any(curves) for curves in theirs.values()):
+        by_measure[measure.key].append({x: figure for x, figure in figures.items() if figure is not None})
+    if not any(points for _, points in drawn) and not any(any(curves) for curves in by_measure.values()):
         raise UserError("no row has a finished run")
     figure, axes = panels(len(measures), 4.2 * len(measures), 3.8)
     reason = no_speed([run for _, points in drawn for runs in points.values() for run in runs])
     bars: set[str] = set()
     for axis, measure in zip(axes, measures, strict=True):
         axis.set_ylabel(measure.label(measure.long or measure.name, ",\n"))
-        of_paper = theirs[measure.key]
+        of_paper = by_measure[measure.key]
         hidden = measure in (SPEED, MINUTES) and reason
         if hidden and not any(of_paper):
             axis.text(0.5, 0.5, f"not shown: {reason}", ha="center", transform=axis.transAxes)

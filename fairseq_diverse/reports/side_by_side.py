@@ -96,11 +96,11 @@ def compare(text: str, others: Mapping[str, str]) -> list[Part]:
     kinds: list[tuple[str, ...]] = [()] * len(tokens)
     missing: list[dict[str, str]] = [{} for _ in range(len(tokens) + 1)]
     for kind, other_text in others.items():
-        theirs = [token for token in words(other_text) if not token.isspace()]
-        matcher = difflib.SequenceMatcher(None, theirs, [tokens[i] for i in places], autojunk=False)
+        other_words = [token for token in words(other_text) if not token.isspace()]
+        matcher = difflib.SequenceMatcher(None, other_words, [tokens[i] for i in places], autojunk=False)
         for operation, start, end, first, last in matcher.get_opcodes():
             if operation == "delete":
-                missing[places[first] if first < len(places) else len(tokens)][kind] = " ".join(theirs[start:end])
+                missing[places[first] if first < len(places) else len(tokens)][kind] = " ".join(other_words[start:end])
             elif operation != "equal":
                 for i in places[first:last]:
                     kinds[i] += (kind,)
