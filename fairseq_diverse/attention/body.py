@@ -55,11 +55,11 @@ def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[l
             if shape.key_heads < 1 or shape.heads % shape.key_heads:
                 heads = f"{shape.key_heads} heads of keys and values do not divide {shape.heads} heads"
                 raise UserError(f"{place} has {mechanism.name}: {heads}")
-    built = [made for mechanism, settings in placed if (made := mechanism.build(settings, shape)) is not None]
+    built = [module for mechanism, settings in placed if (module := mechanism.build(settings, shape)) is not None]
     for stage in OF_ONE:
-        if len(names := [made.name for made in built if stage in made.stages()]) > 1:
+        if len(names := [module.name for module in built if stage in module.stages()]) > 1:
             raise UserError(f"{place} has {' and '.join(names)}: only one can have the stage {stage}; place them apart")
-    for replacing in (made for made in built if "attention" in made.stages()):
+    for replacing in (module for module in built if "attention" in module.stages()):
         for other in built:
             skipped = [stage for stage in SKIPPED if stage in other.stages()] if other is not replacing else []
             if skipped:
@@ -90,8 +90,8 @@ class StagedBody:
             UserError: the attention already has an attribute of that name, or a mechanism hides its stage, name or key.
         """
         for mechanism in mechanisms:
-            own = {*vars(mechanism), *mechanism._parameters, *mechanism._buffers, *mechanism._modules}
-            if hidden := own & {"name", "key", *mechanism.stages()}:
+            attributes = {*vars(mechanism), *mechanism._parameters, *mechanism._buffers, *mechanism._modules}
+            if hidden := attributes & {"name", "key", *mechanism.stages()}:
                 raise UserError(
                     f"mechanism {mechanism.name!r}: self.{min(hidden)} hides the {min(hidden)} of its class; call it "
                     "otherwise"

@@ -77,7 +77,7 @@ class AttentionPlan:
     def _check_together(self, component: str, layer: int) -> None:
         placed, place = self.at(component, layer), f"{component}:{layer}"
         for mechanism, settings in placed:
-            others = {other.name: its for other, its in placed if other is not mechanism}
+            others = {other.name: values for other, values in placed if other is not mechanism}
             mechanism.check_together(settings, others, place)
             reasons = {name: reason for name in others if (reason := mechanism.why_not_with(name))}
             for reason in dict.fromkeys(reasons.values()):

@@ -172,23 +172,23 @@ def read_settings(args: Any, mechanism: str) -> Any:
     kind: Any = MECHANISMS[mechanism].Settings
     values = {}
     for f in dataclasses.fields(kind):
-        given = getattr(args, attribute_name(mechanism, f.name), f.default)
-        value = values[f.name] = _typed(flag_name(mechanism, f.name), given, _kind(f))
+        raw = getattr(args, attribute_name(mechanism, f.name), f.default)
+        value = values[f.name] = _typed(flag_name(mechanism, f.name), raw, _kind(f))
         choices = f.metadata.get("choices", (value,))
         if value not in choices:  # from --model-overrides or Python; argparse checks the command line
             raise UserError(f"{flag_name(mechanism, f.name)} {value!r}: allowed are {', '.join(map(str, choices))}")
     return kind(**values)
 
 
-def value_where_on(flag: str, given: Mapping[str, Any]) -> Any:
+def value_where_on(flag: str, flags: Mapping[str, Any]) -> Any:
     """The value of a flag in a row of flags; if not given, its default where its mechanism is on, else None."""
-    if flag in given:
-        return given[flag]
-    args = argparse.Namespace(**{name.replace("-", "_"): value for name, value in given.items()})
+    if flag in flags:
+        return flags[flag]
+    args = argparse.Namespace(**{name.replace("-", "_"): value for name, value in flags.items()})
     for mechanism, cls in MECHANISMS.items():
         for name in _fields(cls.Settings):
-            if flag_name(mechanism, name) == f"--{flag}" and (its := read_settings(args, mechanism)).active:
-                return getattr(its, name)
+            if flag_name(mechanism, name) == f"--{flag}" and (settings := read_settings(args, mechanism)).active:
+                return getattr(settings, name)
     return None
 
 
@@ -223,7 +223,7 @@ def _typed(flag: str, value: Any, kind: type) -> Any:
 def active(args: Any) -> list[str]:
     """The flags of the mechanisms that ``args`` switch on."""
     settings = {mechanism: read_settings(args, mechanism) for mechanism in MECHANISMS}
-    return [flag_name(mechanism, its.switch) for mechanism, its in settings.items() if its.active]
+    return [flag_name(mechanism, values.switch) for mechanism, values in settings.items() if values.active]
 
 
 def without_effect(args: Any, default: Any) -> list[str]:
@@ -264,15 +264,15 @@ def keep_names(args: Any) -> None:
         UserError: one is recorded, but not registered.
     """
     before = (getattr(args, "own_mechanisms", None) or "").split(",")
-    own = [name for name, cls in MECHANISMS.items() if not cls.__module__.startswith(f"{__name__.split('.')[0]}.")]
+    names = [name for name, cls in MECHANISMS.items() if not cls.__module__.startswith(f"{__name__.split('.')[0]}.")]
     if missing := [name for name in before if name and name not in MECHANISMS]:
-        given = f"; the one given registers {_list(own)}" if own else ""
+        registered = f"; the one given registers {_list(names)}" if names else ""
         raise UserError(
-            f"the model has the mechanism {missing[0]!r}, which is not registered; give its --user-dir{given}"
+            f"the model has the mechanism {missing[0]!r}, which is not registered; give its --user-dir{registered}"
         )
-    own = [name for name in own if read_settings(args, name).active]
-    if own or any(before):
-        args.own_mechanisms = ",".join(own)
+    names = [name for name in names if read_settings(args, name).active]
+    if names or any(before):
+        args.own_mechanisms = ",".join(names)
 
 
 def keep_layers(args: Any) -> None:

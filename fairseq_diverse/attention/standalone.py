@@ -186,8 +186,8 @@ def _flags(mechanisms: Mapping[str, Mapping[str, Any]], place: str) -> Namespace
             if field not in MECHANISMS[name].Settings.__dataclass_fields__:
                 raise UserError(f"mechanisms: {name} has no setting {field!r}")
             setattr(args, attribute_name(name, field), value)
-        if not (its := read_settings(args, name)).active and its.switch not in settings:
-            raise UserError(f"mechanisms: {name} is off without {its.switch!r}; give one, or leave {name} out")
+        if not (parsed := read_settings(args, name)).active and parsed.switch not in settings:
+            raise UserError(f"mechanisms: {name} is off without {parsed.switch!r}; give one, or leave {name} out")
     return args
 
 

@@ -56,7 +56,7 @@ def numbered(files: Sequence[Path], unit: str | None = None) -> list[Checkpoint]
     for name, pattern in (("epochs", EPOCHS), ("updates", UPDATES)):
         matches = [(path, pattern.fullmatch(path.name)) for path in files]
         kind = [Checkpoint(path, int(match[1])) for path, match in matches if match]
-        kinds[name] = sorted(kind, key=lambda one: one.number)
+        kinds[name] = sorted(kind, key=lambda checkpoint: checkpoint.number)
     if unit is None and all(kinds.values()):
         raise ValueError("there are checkpoints of epochs and of updates; choose with --epochs or --updates")
     checkpoints = kinds[unit] if unit else kinds["epochs"] or kinds["updates"]
@@ -108,8 +108,8 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
         tracked = "training tracks only --best-checkpoint-metric"
         raise ValueError(f"no checkpoint holds {metric} ({tracked}); found {_names(files)}")
     sign = -1 if higher else 1
-    finite = [one for one in by_update.values() if one.value is not None and math.isfinite(one.value)]
-    return sorted(finite, key=lambda one: (sign * (one.value or 0.0), -one.number))
+    finite = [item for item in by_update.values() if item.value is not None and math.isfinite(item.value)]
+    return sorted(finite, key=lambda item: (sign * (item.value or 0.0), -item.number))
 
 
 def drop_worse(folder: Path, count: int, metric: str) -> None:
@@ -121,7 +121,7 @@ def drop_worse(folder: Path, count: int, metric: str) -> None:
     paths = [path for path in folder.glob("checkpoint_*_*.pt") if UPDATES.fullmatch(path.name)]
     if len(paths) > count + 1:
         newest = numbered(paths, "updates")[-1].path
-        for path in set(paths) - {newest, *(one.path for one in _by_metric(paths, metric)[:count])}:
+        for path in set(paths) - {newest, *(checkpoint.path for checkpoint in _by_metric(paths, metric)[:count])}:
             path.unlink(missing_ok=True)
 
 
@@ -146,8 +146,8 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
         state = loading.load_checkpoint(path, mmap=True)
         model = state["model"]
         layout = _same_layout(path, _layout(path, model), paths[0], layout)
-        if other := loading.other_dictionaries(loading.dictionary_digests(state), words):
-            raise ValueError(f"{path}: does not fit {paths[0]}: {other}")
+        if difference := loading.other_dictionaries(loading.dictionary_digests(state), words):
+            raise ValueError(f"{path}: does not fit {paths[0]}: {difference}")
         common, saved = (loading.settings_of(group, state) for group in ("common", "checkpoint"))
         seed, folder = printable(str(common.get("seed"))), printable(str(saved.get("save_dir")))
         first_seed, first_folder = first = first or (seed, folder)

@@ -192,7 +192,7 @@ def not_finite(weights: Mapping[str, Any]) -> tuple[str, float] | None:
         private = name.rpartition(".")[2].startswith("_")
         if private or not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
             continue
-        for number in (one.item() for one in value.detach().aminmax()):  # NaN if any is
+        for number in (bound.item() for bound in value.detach().aminmax()):  # NaN if any is
             if math.isnan(number) or (math.isinf(number) and not OF_MECHANISM.search(name)):
                 return name, number
     return None
@@ -205,8 +205,8 @@ def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: {printable(wrong[0])} has the value {wrong[1]}: {why}")
     written = (state.get("extra_state") or {}).get("checksum")
     if written is not None and written != checksum(state["model"]):
-        other = "the checksum of its parameters is not the one that average wrote"
-        raise UserError(f"{path}: {other}; write the file again")
+        mismatch = "the checksum of its parameters is not the one that average wrote"
+        raise UserError(f"{path}: {mismatch}; write the file again")
 
 
 def _check_records(path: str | Path) -> None:

@@ -35,8 +35,8 @@ def write_shared(state: Mapping[str, Any], folder: Path, **more: Any) -> None:
     installed, or a setting cannot be written as JSON; ``OSError``: the weights cannot be written."""
     safetensors = _safetensors()
     tied = {name: owner for name, owner in owners(state["model"]).items() if owner != name}
-    own = {name: value for name, value in state["model"].items() if name not in tied}
-    weights = {name: value.detach().contiguous().clone() for name, value in own.items()}
+    untied = {name: value for name, value in state["model"].items() if name not in tied}
+    weights = {name: value.detach().contiguous().clone() for name, value in untied.items()}
     try:
         safetensors.save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     except Exception as error:  # of a full disk, in its own type
@@ -107,11 +107,11 @@ def state_of(model: Mapping[str, Tensor], cfg: Any, task_state: Any, updates: in
 def owners(model: Mapping[str, Tensor]) -> dict[str, str]:
     """Of each parameter, the first one that shares its memory: itself, most often."""
     first: dict[tuple, str] = {}
-    found = {}
+    owner_of = {}
     for name, value in model.items():
         place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
-        found[name] = first.setdefault(place, name) if value.numel() else name
-    return found
+        owner_of[name] = first.setdefault(place, name) if value.numel() else name
+    return owner_of
 
 
 def _check_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -122,10 +122,10 @@ def _check_files(folder: Path, files: Mapping[str, str]) -> None:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise UserError(f"{folder / CONFIG}: {name!r} is outside the folder; {AGAIN}")
         try:
-            found = sha256_of(path)
+            actual = sha256_of(path)
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror}); {AGAIN}") from None
-        if found != digest:
+        if actual != digest:
             raise UserError(f"{path}: not the file that was exported: damaged, cut off or changed; {AGAIN}")
 
 
@@ -133,9 +133,9 @@ def _portable(value: Any) -> Any:
     """Settings as JSON has them, without names of files of this machine."""
     if isinstance(value, Namespace | Mapping):
         settings = vars(value) if isinstance(value, Namespace) else value
-        return {str(name): _portable(one) if name not in LOCAL else one and "" for name, one in settings.items()}
+        return {str(name): _portable(item) if name not in LOCAL else item and "" for name, item in settings.items()}
     if isinstance(value, list | tuple):
-        return [_portable(one) for one in value]
+        return [_portable(item) for item in value]
     return "" if isinstance(value, str) and Path(value).is_absolute() else value
 
 

@@ -12,9 +12,9 @@ def numbered_words(size: int) -> Any:
     """A dictionary of ``size`` symbols: fairseq's four, and made-up words."""
     from fairseq.data import Dictionary
 
-    made = Dictionary()
-    made.pad_to_multiple_(size)
-    return made
+    dictionary = Dictionary()
+    dictionary.pad_to_multiple_(size)
+    return dictionary
 
 
 def write_dictionary(texts: Iterable[Path], out: Path) -> None:

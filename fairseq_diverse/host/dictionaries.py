@@ -23,8 +23,8 @@ def digests_of(task: Any) -> dict[str, str]:
     from fairseq.tasks.span_masked_lm import SpanMaskedLMTask
     from fairseq.tasks.translation import TranslationTask
 
-    one = LanguageModelingTask | MaskedLMTask | SpanMaskedLMTask | SentencePredictionTask | SentenceRankingTask
-    sides = ("source", "target") if isinstance(task, TranslationTask) else ("source",) if isinstance(task, one) else ()
+    mono = LanguageModelingTask | MaskedLMTask | SpanMaskedLMTask | SentencePredictionTask | SentenceRankingTask
+    sides = ("source", "target") if isinstance(task, TranslationTask) else ("source",) if isinstance(task, mono) else ()
     return {side: digest(getattr(task, f"{side}_dictionary").symbols) for side in sides}
 
 
@@ -51,6 +51,6 @@ def load_task_state(load: Any, self: Any, state_dict: dict[str, Any]) -> None:
         OtherDictionaries: the digests differ.
     """
     trained = dictionary_digests({"task_state": state_dict})
-    if (other := other_dictionaries(digests_of(self), trained)) and other_dictionaries(_merged(self), trained):
-        raise OtherDictionaries(other)
+    if (difference := other_dictionaries(digests_of(self), trained)) and other_dictionaries(_merged(self), trained):
+        raise OtherDictionaries(difference)
     load(self, {key: value for key, value in state_dict.items() if key != DICTIONARIES})

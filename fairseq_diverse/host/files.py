@@ -62,10 +62,10 @@ def _check_numbers(path: str, dataset: Any, dictionary: Any) -> None:
     import numpy as np
 
     index = dataset._index
-    expected, found = int(index.sizes.sum()), len(dataset._bin_buffer) // index._dtype_size
-    if found != expected:
-        raise UserError(f"{path}: has {found:,} words, but its .idx says {expected:,}: cut off, or of other data")
-    highest = int(np.frombuffer(dataset._bin_buffer, index.dtype).max()) if found and dictionary is not None else 0
+    expected, actual = int(index.sizes.sum()), len(dataset._bin_buffer) // index._dtype_size
+    if actual != expected:
+        raise UserError(f"{path}: has {actual:,} words, but its .idx says {expected:,}: cut off, or of other data")
+    highest = int(np.frombuffer(dataset._bin_buffer, index.dtype).max()) if actual and dictionary is not None else 0
     if dictionary is not None and highest >= len(dictionary):
         known = f"its dictionary (dict.*.txt) only {len(dictionary):,} words: it is not that of these data"
         raise UserError(f"{path}: has the word number {highest:,}, but {known}")
@@ -110,7 +110,7 @@ def read_embeddings(_: Any, embed_path: str) -> Vectors:
         for number, line in enumerate(itertools.chain([] if header or not first else [first], file), 1 + header):
             try:
                 word, *numbers = line.rstrip().rsplit(" ", vectors.width)
-                vectors[word] = tensor([float(one) for one in numbers])
+                vectors[word] = tensor([float(text) for text in numbers])
             except ValueError:
                 numbers = []
             if len(numbers) != vectors.width:

@@ -65,9 +65,9 @@ class CudaGraphs:
         self.stream = self.stream or torch.cuda.Stream()
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            made = run()
+            result = run()
         torch.cuda.current_stream().wait_stream(self.stream)
-        return made
+        return result
 
     def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """The graph's ``replay``, and what ``run`` returns, which replaying fills."""
@@ -75,9 +75,9 @@ class CudaGraphs:
         with torch.cuda.graph(
             graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
         ):  # others pin the memory of batches meanwhile
-            made = run()
+            result = run()
         self.pool = self.pool or graph.pool()
-        return graph.replay, made
+        return graph.replay, result
 
 
 class Padded(TorchFunctionMode):
@@ -89,12 +89,12 @@ class Padded(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__bool__ and args[0] is self.any_equal:
             return True
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if func is Tensor.eq and not args[0].is_floating_point():
-            self.equal = made
+            self.equal = result
         elif func is Tensor.any and args[0] is self.equal:
-            self.any_equal = made
-        return made
+            self.any_equal = result
+        return result
 
 
 def capture(graphs: Any, run: Callable[[], Any], without: str) -> tuple[Callable[[], None], Any]:
@@ -186,17 +186,17 @@ class GraphSteps:
         hooks = [p.register_post_accumulate_grad_hook(changed.append) for p in before if p.requires_grad]
         run = lambda: eager(task, static, model, criterion, optimizer, update_num)  # noqa: E731
         try:
-            replay, made = capture(self.graphs, run, "train it without the flag")
+            replay, result = capture(self.graphs, run, "train it without the flag")
         finally:
             for hook in hooks:
                 hook.remove()
             for parameter, grad in before.items():
                 parameter.grad = grad
-        made = tree_map(lambda x: x.detach() if isinstance(x, Tensor) and x.requires_grad else x, made)
-        return replay, static, made, changed, kept_by(model)
+        result = tree_map(lambda x: x.detach() if isinstance(x, Tensor) and x.requires_grad else x, result)
+        return replay, static, result, changed, kept_by(model)
 
     def _replayed(self, step: Any, sample: Any, optimizer: Any) -> Any:
-        replay, static, made, parameters, _ = step
+        replay, static, result, parameters, _ = step
         copy(static, sample)
         if self.scale is not None:
             self.scale.fill_(optimizer.scaler.loss_scale)
@@ -212,12 +212,12 @@ class GraphSteps:
         if hasattr(optimizer, "_needs_sync"):
             optimizer._needs_sync = True
 
-        def given(value: Any) -> Any:
+        def current(value: Any) -> Any:
             if value is static[VARYING]:
                 return sample[VARYING]
             return value.clone() if isinstance(value, Tensor) else value
 
-        return tree_map(given, made)
+        return tree_map(current, result)
 
 
 def refused(model: Any, args: Any, flags: Collection[str]) -> str:
@@ -227,8 +227,8 @@ def refused(model: Any, args: Any, flags: Collection[str]) -> str:
         return f"the model is on {device.type}, not on an NVIDIA GPU"
     if device.index not in (None, current := torch.cuda.current_device()):
         return f"the model is on GPU {device.index}, torch's current one is {current}"
-    given = [flag for flag in IN_PYTHON if flag in flags and getattr(args, flag, None)]
-    return f"--{given[0].replace('_', '-')}: {IN_PYTHON[given[0]]}" if given else ""
+    refusing = [flag for flag in IN_PYTHON if flag in flags and getattr(args, flag, None)]
+    return f"--{refusing[0].replace('_', '-')}: {IN_PYTHON[refusing[0]]}" if refusing else ""
 
 
 def why_not(model: Any, args: Any) -> str:

@@ -44,7 +44,7 @@ class Chain:
         state: the incremental state of each model after the last captured step.
         steps: what replays each step.
         kept: what each step reads besides.
-        made: log-probabilities (N, words of the dictionary) and, where the models give them, attention weights (N, S).
+        outputs: log-probabilities (N, words of the dictionary) and, where models give them, attention weights (N, S).
     """
 
     encoded: list[dict[str, list[Tensor]]]
@@ -53,7 +53,7 @@ class Chain:
     state: Any
     steps: list[Callable[[], None]] = field(default_factory=list)
     kept: list[list[Tensor]] = field(default_factory=list)
-    made: tuple[Tensor, Tensor | None] | None = None
+    outputs: tuple[Tensor, Tensor | None] | None = None
 
 
 class CapturedDecoding(EnsembleModel):
@@ -106,7 +106,7 @@ class CapturedDecoding(EnsembleModel):
         if step == len(chain.steps):
             self._capture(chain, step, temperature)
         chain.steps[step]()
-        lprobs, attention = chain.made
+        lprobs, attention = chain.outputs
         return lprobs[self.rows], None if attention is None else attention[self.rows, : self.length]
 
     def _begin(self, encoder_outs: Any, temperature: float) -> Chain | None:
@@ -123,29 +123,29 @@ class CapturedDecoding(EnsembleModel):
             if self.seen[key] <= EAGER or len(self.chains) == CHAINS:
                 return None
             encoded = []
-            for its in encoder_outs:
-                x = its["encoder_out"][0]
+            for encoder_out in encoder_outs:
+                x = encoder_out["encoder_out"][0]
                 x = x.new_empty(shape[1], shape[0], x.size(2))
                 encoded.append({"encoder_out": [x], "encoder_padding_mask": [padding.new_empty(shape)]})
             order = torch.arange(shape[0], device=padding.device)
             self.chains[key] = Chain(encoded, torch.zeros_like(order)[:, None], order, [{} for _ in encoder_outs])
         chain = self.chains[key]
-        for static, its in zip(chain.encoded, encoder_outs, strict=True):
+        for static, encoder_out in zip(chain.encoded, encoder_outs, strict=True):
             x, mask = static["encoder_out"][0].zero_(), static["encoder_padding_mask"][0].zero_()
-            x[: self.length, :rows] = its["encoder_out"][0]
+            x[: self.length, :rows] = encoder_out["encoder_out"][0]
             mask[:rows] = True  # of the other rows False: each sees something
-            mask[:rows, : self.length] = its["encoder_padding_mask"][0]
+            mask[:rows, : self.length] = encoder_out["encoder_padding_mask"][0]
         return chain
 
     def _capture(self, chain: Chain, step: int, temperature: float) -> None:
         def run(before: Any = chain.state) -> Any:
-            state = [{key: dict(kept) for key, kept in its.items()} for its in before]
+            state = [{key: dict(kept) for key, kept in states.items()} for states in before]
             if step:
                 EnsembleModel.reorder_incremental_state(self, state, chain.order)
             tokens = chain.words.expand(-1, step + 1)  # a step reads their number and the last one
-            made = EnsembleModel.forward_decoder(self, tokens, chain.encoded, state, temperature)
-            chain.made = chain.made or made
-            for old, new in zip(chain.made, made, strict=True):
+            outputs = EnsembleModel.forward_decoder(self, tokens, chain.encoded, state, temperature)
+            chain.outputs = chain.outputs or outputs
+            for old, new in zip(chain.outputs, outputs, strict=True):
                 if new is not None:
                     old.copy_(new)
             return state

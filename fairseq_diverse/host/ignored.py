@@ -74,12 +74,12 @@ def flags_of_mechanisms(parser: Any, words: Sequence[str] | None = None) -> Iter
     """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    own = {flag_name(name, field.name) for name, cls in MECHANISMS.items() for field in fields(cls.Settings)}
+    all_flags = {flag_name(name, field.name) for name, cls in MECHANISMS.items() for field in fields(cls.Settings)}
     before = parser.error
 
     def error(message: str) -> None:
         unknown = message.partition("unrecognized arguments: ")[2].split()
-        if flags := [word.partition("=")[0] for word in unknown if word.partition("=")[0] in own]:
+        if flags := [word.partition("=")[0] for word in unknown if word.partition("=")[0] in all_flags]:
             known = ArgumentParser(add_help=False, allow_abbrev=False)
             known.add_argument("--arch", "-a", default="transformer")
             arch = known.parse_known_args(words)[0].arch

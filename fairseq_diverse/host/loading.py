@@ -116,8 +116,8 @@ def load_problem(names: str, data: str, error: Exception) -> str:
         case AssertionError() | IndexError() | KeyError() if _raised_in(error, ("setup_task", "build_model")):
             return f"{names}: its task or model is in neither fairseq nor this package"
         case RuntimeError() if name := _changed_mechanism(str(error)):
-            other = f"its parameters of the mechanism {name!r} do not fit the class"
-            return f"{names}: {other}; was the code or a setting changed after training? {lines[-1]}"
+            why = f"its parameters of the mechanism {name!r} do not fit the class"
+            return f"{names}: {why}; was the code or a setting changed after training? {lines[-1]}"
         case RuntimeError() if any("Unexpected key" in line and "_attn." in line for line in lines):
             todo = "give its --user-dir, or the flags of its training"
             return f"{names}: has a mechanism that is not registered; {todo}: {lines[-1]}"

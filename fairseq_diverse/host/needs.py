@@ -18,8 +18,8 @@ def imports(file: Path) -> Iterator[tuple[str, str]]:
 def lacking() -> list[str]:
     """The names that the package imports from fairseq, or replaces in it, and that the installed one does not have."""
     wanted = {f"{module}.{name}" for file in PACKAGE.rglob("*.py") for module, name in imports(file)}
-    if found := sorted(name for name in wanted if not _is_there(name)):
-        return found
+    if missing := sorted(name for name in wanted if not _is_there(name)):
+        return missing
     from fairseq_diverse.host.changes import CHANGES
 
     return [place for place in CHANGES if not _is_there(place)]

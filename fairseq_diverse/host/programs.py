@@ -25,10 +25,10 @@ def parser(program: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """
     from fairseq import options
 
-    made = options.get_training_parser() if program == "train" else options.get_generation_parser()
+    program_parser = options.get_training_parser() if program == "train" else options.get_generation_parser()
     if words:
-        options.parse_args_and_arch(made, input_args=list(words), parse_known=True)
-    return made
+        options.parse_args_and_arch(program_parser, input_args=list(words), parse_known=True)
+    return program_parser
 
 
 def choosing_flags() -> set[str]:
@@ -90,26 +90,26 @@ def generation_settings(**settings: Any) -> Any:
     return GenerationConfig(**settings)
 
 
-def check_user_dir(folder: str, given: str = "--user-dir") -> None:
+def check_user_dir(folder: str, flag: str = "--user-dir") -> None:
     """Raise ``ValueError`` where a user's folder does not exist or has the name of a module; imports nothing.
 
     Args:
         given: where the folder is named, for messages.
     """
     if not Path(folder, "__init__.py").is_file():
-        raise ValueError(f"{given} {folder}: no such folder, or one without an __init__.py")
+        raise ValueError(f"{flag} {folder}: no such folder, or one without an __init__.py")
     if (name := Path(folder).absolute().name) in sys.stdlib_module_names:
-        raise ValueError(f"{given} {folder}: {name} is a module of Python; call the folder otherwise")
+        raise ValueError(f"{flag} {folder}: {name} is a module of Python; call the folder otherwise")
 
 
-def import_user_dir(folder: str, given: str = "--user-dir") -> None:
+def import_user_dir(folder: str, flag: str = "--user-dir") -> None:
     """Import a user's folder as ``fairseq-train --user-dir`` does.
 
     Raises:
         ValueError: as `check_user_dir`, or the folder cannot be imported.
     """
-    where = f"{given} {folder}"
-    check_user_dir(folder, given)
+    where = f"{flag} {folder}"
+    check_user_dir(folder, flag)
     from fairseq import utils
 
     try:

@@ -40,8 +40,8 @@ def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any)
     with after_reading(partial(_prepare_state, self, filename)):
         loaded = load(self, filename, *args, **flags)
     flag, last = self.cfg.checkpoint.restore_file, os.path.join(self.cfg.checkpoint.save_dir, "checkpoint_last.pt")
-    given = flag != "checkpoint_last.pt" and os.path.abspath(flag) != os.path.abspath(last)
-    if given and not os.path.isfile(filename):
+    chosen = flag != "checkpoint_last.pt" and os.path.abspath(flag) != os.path.abspath(last)
+    if chosen and not os.path.isfile(filename):
         raise UserError(f"--restore-file {flag}: no such file")
     metric = self.cfg.checkpoint.best_checkpoint_metric
     if not self.cfg.dataset.disable_validation and metric not in ("loss", "bleu"):
@@ -51,9 +51,9 @@ def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any)
 
 def _prepare_state(trainer: Any, filename: str, state: State) -> None:
     """Compare the dictionaries, and make the state what fairseq's trainer needs in all processes."""
-    if other := other_dictionaries(digests_of(trainer.task), dictionary_digests(state)):
+    if difference := other_dictionaries(digests_of(trainer.task), dictionary_digests(state)):
         todo = "prepare them with the dictionaries of its training (--srcdict, --tgtdict)"
-        raise UserError(f"{filename}: does not fit these data: {other}; {todo}")
+        raise UserError(f"{filename}: does not fit these data: {difference}; {todo}")
     if trainer.cfg.ema.store_ema:
         state["extra_state"].setdefault("ema", dict(state["model"]))
     state["cfg"] = None  # not used; other processes would unpickle OmegaConf's classes

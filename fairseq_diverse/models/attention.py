@@ -37,30 +37,30 @@ class Masks:
 
     def __init__(self, dtype: torch.dtype, key_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> None:
         self.dtype = dtype
-        self.made: dict[str, Tensor | None] = {}
+        self.cached: dict[str, Tensor | None] = {}
         self.padding = None if key_padding_mask is None else key_padding_mask.bool()[:, None, None]
         self.attn_mask = attn_mask
 
     @property
     def allowed(self) -> Tensor | None:
         """(B or 1, 1, T or 1, S) bool, True where a query may see a key; None = everywhere."""
-        if "allowed" not in self.made:
+        if "allowed" not in self.cached:
             allowed = None if self.attn_mask is None else (self.attn_mask == 0)[None, None]
             if self.padding is not None:
                 allowed = ~self.padding if allowed is None else allowed & ~self.padding
-            self.made["allowed"] = None if allowed is None else attend_somewhere(allowed)
-        return self.made["allowed"]
+            self.cached["allowed"] = None if allowed is None else attend_somewhere(allowed)
+        return self.cached["allowed"]
 
     @property
     def added(self) -> Tensor | None:
         """Likewise, 0 where a query may see a key, -inf elsewhere."""
-        if "added" not in self.made:
+        if "added" not in self.cached:
             added = None if self.attn_mask is None else self.attn_mask[None, None]
             if self.padding is not None:
                 padded = torch.zeros_like(self.padding, dtype=self.dtype).masked_fill_(self.padding, -torch.inf)
                 added = padded if added is None else added + padded
-            self.made["added"] = added
-        return self.made["added"]
+            self.cached["added"] = added
+        return self.cached["added"]
 
 
 class StagedAttention(StagedBody, MultiheadAttention):

@@ -27,7 +27,7 @@ class UserError(ValueError):
 def with_place(error: BaseException, folder: str | Path) -> str:
     """An error in one line: where it was raised, in the folder's code if it passed that, its kind and its message."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = [one for one in frames if Path(one.filename).resolve().is_relative_to(Path(folder).resolve())]
+    inside = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(Path(folder).resolve())]
     frame = (inside or frames)[-1]
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {' '.join(str(error).split())}"
 

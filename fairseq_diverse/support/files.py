@@ -126,9 +126,9 @@ def remove(path: Path) -> None:
 def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
     """Check that writing these files overwrites nothing that another program wrote. Raises ValueError: one of them
     exists, without the file ``mark`` that marks the folder as ours."""
-    found = [] if (directory / mark).exists() else [name for name in names if (directory / name).exists()]
-    if found:
-        raise ValueError(f"{directory / found[0]}: exists, and another program wrote it; give another --out")
+    existing = [] if (directory / mark).exists() else [name for name in names if (directory / name).exists()]
+    if existing:
+        raise ValueError(f"{directory / existing[0]}: exists, and another program wrote it; give another --out")
 
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
@@ -189,12 +189,12 @@ def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str
     read_lines(path)  # which names a line that is not UTF-8
     old = path.read_bytes().decode("utf-8")
     start, end = rf"(?m)^(?P<start>\ufeff?[ \t]*<!-- {marker} -->\r?\n)", r"^[ \t]*<!-- end -->"
-    for found, after in itertools.pairwise([*(x.span() for x in re.finditer(start, old)), (len(old), len(old))]):
-        if not re.search(end, old[found[1] : after[0]], re.MULTILINE):
-            raise ValueError(f"{path}: {old[found[0] : found[1]].strip()}: has no <!-- end --> before the next one")
+    for span, after in itertools.pairwise([*(x.span() for x in re.finditer(start, old)), (len(old), len(old))]):
+        if not re.search(end, old[span[1] : after[0]], re.MULTILINE):
+            raise ValueError(f"{path}: {old[span[0] : span[1]].strip()}: has no <!-- end --> before the next one")
 
-    def rewritten(found: re.Match[str]) -> str:
-        return found["start"] + block(found).replace("\n", "\r\n" if found["start"].endswith("\r\n") else "\n")
+    def rewritten(match: re.Match[str]) -> str:
+        return match["start"] + block(match).replace("\n", "\r\n" if match["start"].endswith("\r\n") else "\n")
 
     text, count = re.subn(rf"{start}(?s:.*?)(?={end})", rewritten, old)
     if count:

@@ -16,11 +16,11 @@ FAIRSEQ = ("fairseq-fixed", "fairseq")  # packages that hold fairseq: the one of
 
 def versions(names: Iterable[str]) -> dict[str, str]:
     """The versions of those packages that are installed."""
-    found = {}
+    known = {}
     for name in names:
         with suppress(metadata.PackageNotFoundError, ValueError):  # the latter of what is no name
-            found[name] = metadata.version(name)
-    return found
+            known[name] = metadata.version(name)
+    return known
 
 
 def needed(module: str, missing: str) -> Any:

@@ -21,16 +21,16 @@ def config_names(kind: str) -> list[str]:
 def config_path(kind: str, name: str) -> Path:
     """The YAML file ``name``: an existing path, or a name in ``configs/<kind>/``. Raises ValueError: neither exists;
     lists the known names."""
-    given = Path(name)
-    if given.suffix in (".yaml", ".yml") and given.is_file():
-        return given
+    as_path = Path(name)
+    if as_path.suffix in (".yaml", ".yml") and as_path.is_file():
+        return as_path
     path = config_root() / kind / f"{name}.yaml"
-    if not path.is_file() and given.is_file():
-        raise ValueError(f"{name}: not YAML by its name; call it {given.with_suffix('.yaml').name}")
+    if not path.is_file() and as_path.is_file():
+        raise ValueError(f"{name}: not YAML by its name; call it {as_path.with_suffix('.yaml').name}")
     if not path.is_file():
         known = config_names(kind)
-        beside = [str(file) for file in given.parent.glob("*.yaml")]
-        near = "".join(f"nearest: {found}; " for found in difflib.get_close_matches(name, [*known, *beside], n=1))
+        beside = [str(file) for file in as_path.parent.glob("*.yaml")]
+        near = "".join(f"nearest: {close}; " for close in difflib.get_close_matches(name, [*known, *beside], n=1))
         raise ValueError(f"{name}: no such file, and not one of configs/{kind}; {near}known: {', '.join(known)}")
     return path
 

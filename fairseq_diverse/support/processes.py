@@ -87,8 +87,8 @@ def gpu_names() -> list[str]:
     import torch
 
     count = torch.cuda.device_count()
-    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()][:count]
-    return given if len(given) == count else [str(number) for number in range(count)]
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()][:count]
+    return visible if len(visible) == count else [str(number) for number in range(count)]
 
 
 def alive(process: int) -> bool:

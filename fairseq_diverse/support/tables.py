@@ -23,8 +23,8 @@ SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 def first_number(text: str) -> float | None:
     """The number with which a cell begins, if any: 1.5 of ``+1.50 ± 0.20** (p = 0.030)``, 1.26e7 of ``12.6M``."""
-    found = NUMBER.match(text)
-    return float(found[1].replace(",", "")) * SCALE[found[2]] if found else None
+    match = NUMBER.match(text)
+    return float(match[1].replace(",", "")) * SCALE[match[2]] if match else None
 
 
 def one_line(text: str) -> str:

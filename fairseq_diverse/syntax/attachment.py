@@ -26,15 +26,15 @@ def attachments(sentence: Dependencies) -> set[str]:
     ``case`` is a preposition unless it marks a possessor ("the dog's").
     """
     assert sentence.heads is not None
-    found = set()
+    kinds = set()
     for word, (tag, relation) in enumerate(zip(sentence.tags, sentence.relations, strict=True)):
         head = sentence.heads[word]
         if relation == "prep":
-            found.add("noun" if sentence.tags[head] in NOUNS else "predicate")
+            kinds.add("noun" if sentence.tags[head] in NOUNS else "predicate")
         elif relation == "case" and (tag == "ADP" or (tag == "_" and sentence.relations[head] != "nmod:poss")):
             kind = sentence.relations[head].partition(":")[0]
-            found |= {{"nmod": "noun", "obl": "predicate"}[kind]} if kind in ("nmod", "obl") else set()
-    return found
+            kinds |= {{"nmod": "noun", "obl": "predicate"}[kind]} if kind in ("nmod", "obl") else set()
+    return kinds
 
 
 def subordinate(sentence: Dependencies) -> bool:

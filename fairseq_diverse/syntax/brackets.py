@@ -45,8 +45,8 @@ def compare(gold: Tree, parsed: Tree) -> Brackets:
     """
     ours, theirs = ([*map(comparable, tree.leaves())] for tree in (gold, parsed))
     if ours != theirs:
-        one, other = next(pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1])
-        raise ValueError(f"{one or 'end'!r} in the gold tree, {other or 'end'!r} in the other")
+        gold_word, parsed_word = next(pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1])
+        raise ValueError(f"{gold_word or 'end'!r} in the gold tree, {parsed_word or 'end'!r} in the other")
     kept = [tag not in PUNCTUATION for _, tag in gold.pos()]
     places = [sum(kept[:n]) for n in range(len(kept) + 1)]
     sides = [Counter(_brackets(tree, places)) for tree in (gold, parsed)]
@@ -75,15 +75,15 @@ def _brackets(tree: Tree, places: list[int]) -> Iterable[tuple[str, int, int]]:
 def compare_files(gold: Path, parsed: Path) -> tuple[list[Brackets], list[int]]:
     """The brackets of every sentence, and the numbers of those that lack a tree in either file, which do not count.
     Raises ``UserError``: the files have other words or numbers of trees; names the file and the tree."""
-    found, lacking = list[Brackets](), list[int]()
-    for number, (one, other) in enumerate(zip_longest(read_brackets(gold), read_brackets(parsed), fillvalue=0), 1):
-        if one == 0 or other == 0:
-            raise UserError(f"{gold if one == 0 else parsed}: ends before tree {number}, which the other file has")
-        if one is None or other is None:
+    counts, lacking = list[Brackets](), list[int]()
+    for number, (ours, theirs) in enumerate(zip_longest(read_brackets(gold), read_brackets(parsed), fillvalue=0), 1):
+        if ours == 0 or theirs == 0:
+            raise UserError(f"{gold if ours == 0 else parsed}: ends before tree {number}, which the other file has")
+        if ours is None or theirs is None:
             lacking.append(number)
             continue
         try:
-            found.append(compare(one, other))
+            counts.append(compare(ours, theirs))
         except ValueError as error:
             raise UserError(f"{parsed}:{number}: other words than {gold}:{number}: {error}") from None
-    return found, lacking
+    return counts, lacking

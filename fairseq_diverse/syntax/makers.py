@@ -11,22 +11,22 @@ from fairseq_diverse.syntax.parsers import KINDS, NAME, PARSERS
 
 def versions(parser: str, model: str) -> dict[str, str]:
     """Versions of a parser's package and of its model, a name or a folder, as far as they are known."""
-    found = installed.versions((parser, model))
+    known = installed.versions((parser, model))
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found[model] = str(json.loads((Path(model) / "meta.json").read_text(encoding="utf-8"))["version"])
-    return found
+        known[model] = str(json.loads((Path(model) / "meta.json").read_text(encoding="utf-8"))["version"])
+    return known
 
 
-def named_makers(given: str, text: str) -> dict[str, str]:
+def named_makers(where: str, text: str) -> dict[str, str]:
     """The parsers that a list of NAME and KIND=NAME names, by kind of tree; NAME is for all kinds. Raises
     ``ValueError``: a kind or a name that is none."""
-    found: dict[str, str] = {}
+    makers: dict[str, str] = {}
     for part in text.split(","):
         kind, _, name = part.rpartition("=")
         if kind not in ("", *KINDS) or not NAME.fullmatch(name):
-            raise ValueError(f"{given} {text!r}: NAME or KIND=NAME expected, of the kinds {', '.join(KINDS)}")
-        found |= {kind: name} if kind else dict.fromkeys(KINDS, name)
-    return found
+            raise ValueError(f"{where} {text!r}: NAME or KIND=NAME expected, of the kinds {', '.join(KINDS)}")
+        makers |= {kind: name} if kind else dict.fromkeys(KINDS, name)
+    return makers
 
 
 def recorded_makers(path: Path) -> dict[str, str]:
@@ -35,10 +35,10 @@ def recorded_makers(path: Path) -> dict[str, str]:
     Of sets that earlier versions wrote, ``preprocess.json`` has the parsers.
     """
     record = _read_object(path)
-    made = record.get("parsers", _read_object(path.with_name("preprocess.json")).get("parsers"))
+    parsers = record.get("parsers", _read_object(path.with_name("preprocess.json")).get("parsers"))
     kinds = record.get("kinds")
     known = [kind for kind in KINDS if kind in kinds] if isinstance(kinds, list) else []
-    entries = {kind: made.get(kind) if isinstance(made, dict) else None for kind in known}
+    entries = {kind: parsers.get(kind) if isinstance(parsers, dict) else None for kind in known}
     return {kind: str(how.get("parser", "")) if isinstance(how, dict) else "" for kind, how in entries.items()}
 
 
@@ -47,19 +47,19 @@ def other_trees(folder: Path, source: str, wanted: dict[str, str]) -> str:
     empty if they are, or if there are no trees yet and ``fairseq-diverse parse`` can make them."""
     command = "fairseq-diverse binarize-syntax --data {} {} --parser {}"
     paths = sorted(folder.glob(f"*.{source}.syntax.json"))
-    if not paths and (others := other_makers(wanted)):
-        kind, name = next(iter(others.items()))
+    if not paths and (makers := other_makers(wanted)):
+        kind, name = next(iter(makers.items()))
         todo = command.format(folder, " ".join(f"--{kind} FILES" for kind in wanted), _joined(wanted))
         todo = "`run --prepare` makes a copy with them" if name in PARSERS[kind] else f"once it is prepared: {todo}"
         return f"{folder}: has no {kind} trees by {name}; {todo}"
     for path in paths:
-        made = recorded_makers(path)
-        files = " ".join(f"--{kind} FILES" for kind in made)
-        wrong = {kind: wanted[kind] for kind in made if made[kind] != wanted.get(kind, made[kind])}
+        recorded = recorded_makers(path)
+        files = " ".join(f"--{kind} FILES" for kind in recorded)
+        wrong = {kind: wanted[kind] for kind in recorded if recorded[kind] != wanted.get(kind, recorded[kind])}
         for kind, name in wrong.items():
-            if made[kind]:
+            if recorded[kind]:
                 todo = command.format("COPY", files, _joined(wrong))
-                return f"{path}: {made[kind]} made its {kind} trees, not {name}; in a copy for --data: {todo}"
+                return f"{path}: {recorded[kind]} made its {kind} trees, not {name}; in a copy for --data: {todo}"
             todo = command.format(folder, files, _joined(wrong))
             return f"{path}: does not say that {name} made its {kind} trees; if so: {todo}"
     return ""

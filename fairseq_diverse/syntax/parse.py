@@ -91,8 +91,8 @@ def refuse_other(out: Path, text: Path, how: dict[str, str]) -> None:
     recorded |= {"model": Path(recorded["model"]).name} if "model" in recorded else {}
     if "text" in recorded and text.exists():  # earlier versions did not record it
         wanted["text"] = _measure(text)[1]
-    if other := next((key for key, value in wanted.items() if recorded.get(key, value) != value), None):
-        shown = "of another text" if other == "text" else f"of {other} {recorded[other]}"
+    if differing := next((key for key, value in wanted.items() if recorded.get(key, value) != value), None):
+        shown = "of another text" if differing == "text" else f"of {differing} {recorded[differing]}"
         raise UserError(f"{out}: there already, but {shown}; delete it to parse again, or give another --out")
 
 
@@ -129,11 +129,11 @@ def join_shards(out: Path, count: int) -> list[Path]:
         if None in ranges:
             shard = shards[ranges.index(None)]
             raise UserError(f"{record_path(shard)}: not of a shard; delete {shard} and parse it again")
-        ends = [0] + [one["lines"][1] for one in ranges]
-        for shard, record, one, first in zip(shards, records, ranges, ends[:-1], strict=True):
-            if record != records[0] or one["text"] != ranges[0]["text"] or one["lines"][0] != first:
-                other = f"not of the text, parser and version of {shards[0]}"
-                raise UserError(f"{shard}: {other}; delete the wrong one and parse it again")
+        ends = [0] + [part["lines"][1] for part in ranges]
+        for shard, record, part, first in zip(shards, records, ranges, ends[:-1], strict=True):
+            if record != records[0] or part["text"] != ranges[0]["text"] or part["lines"][0] != first:
+                why = f"not of the text, parser and version of {shards[0]}"
+                raise UserError(f"{shard}: {why}; delete the wrong one and parse it again")
         with atomic_write(out, "wb") as file:
             for shard in shards:
                 with open(shard, "rb") as trees:
@@ -183,7 +183,7 @@ def _join(paths: dict[int, Path], out: Path, record: dict[str, Any]) -> list[Unp
                     unparsed.append(Unparsed(line, reason))
         Path(f"{out}.unparsed").unlink(missing_ok=True)
         if unparsed:
-            write_text(f"{out}.unparsed", "".join(f"{one.line}\t{one.reason}\n" for one in unparsed))
+            write_text(f"{out}.unparsed", "".join(f"{sentence.line}\t{sentence.reason}\n" for sentence in unparsed))
         write_text(record_path(out), json.dumps(record))
     return unparsed
 

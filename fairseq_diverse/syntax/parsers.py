@@ -48,7 +48,7 @@ class Parser(Protocol):
 class Spacy:
     """Dependencies, as blocks of CoNLL-U without comments; ``gpu``: on the first GPU that this process sees."""
 
-    def __init__(self, model: str, given: str, gpu: bool = False) -> None:
+    def __init__(self, model: str, flag: str, gpu: bool = False) -> None:
         spacy = needed("spacy", f"--parser spacy: not installed; run: {install('syntax')}")
         if gpu:
             try:
@@ -57,16 +57,16 @@ class Spacy:
                 hint = "pip install 'spacy[cuda12x]', or --device cpu"
                 raise UserError(f"--device cuda: spaCy: {error}; {hint}") from None
         hint = f"get it with: python -m spacy download {model}, or give the folder of a spaCy model"
-        with _loading("spaCy", model, given, hint):
+        with _loading("spaCy", model, flag, hint):
             source: str | Path = model
             if not NAME.fullmatch(model):
                 source = Path(model)
-                _refuse_code(spacy.util.load_config(source / "config.cfg"), f"{given} {source / 'config.cfg'}")
+                _refuse_code(spacy.util.load_config(source / "config.cfg"), f"{flag} {source / 'config.cfg'}")
             elif not entry_points(group="spacy_models", name=model):  # spaCy would import any package of this name
                 raise LookupError("no such model is installed")
             self.nlp = spacy.load(source, exclude=["ner", "lemmatizer", "textcat"])
         if "parser" not in self.nlp.pipe_names:
-            raise UserError(f"{given} {model}: has no dependency parser, only {', '.join(self.nlp.pipe_names)}")
+            raise UserError(f"{flag} {model}: has no dependency parser, only {', '.join(self.nlp.pipe_names)}")
         self.path = str(self.nlp.path)
 
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
@@ -90,7 +90,7 @@ class Stanza:
     """Dependencies or constituents (``kind``) by a package in stanza's own folder, such as default, or by a folder with
     stanza's resources.json."""
 
-    def __init__(self, model: str, language: str, given: str, kind: str, gpu: bool = False) -> None:
+    def __init__(self, model: str, language: str, flag: str, kind: str, gpu: bool = False) -> None:
         _refuse_code_of_transformers()
         stanza = needed("stanza", f"--parser stanza: not installed; run: {install('syntax')}")
         if Version(stanza.__version__) < Version(SAFE_STANZA):
@@ -101,14 +101,14 @@ class Stanza:
         name = NAME.fullmatch(model)
         self.kind, self.path = kind, DEFAULT_MODEL_DIR if name else model
         steps = {"dependency": "tokenize,pos,lemma,depparse", "constituency": "tokenize,pos,constituency"}[kind]
-        given_words: dict[str, Any] = {"tokenize_pretokenized": True, "download_method": None, "verbose": False}
+        options: dict[str, Any] = {"tokenize_pretokenized": True, "download_method": None, "verbose": False}
         hint = f"get it with: python -c \"import stanza; stanza.download('{language}', package='{model}')\""
-        with _loading("stanza", model, given, f"{hint}, or give the folder of stanza's resources"):
+        with _loading("stanza", model, flag, f"{hint}, or give the folder of stanza's resources"):
             package = model if name else "default"
-            self.nlp = stanza.Pipeline(language, self.path, package, steps, use_gpu=gpu, **given_words)
+            self.nlp = stanza.Pipeline(language, self.path, package, steps, use_gpu=gpu, **options)
         if steps.rpartition(",")[2] not in self.nlp.processors:
-            found = ", ".join(self.nlp.processors)
-            raise UserError(f"{given} {model}: has no {kind} parser of {language}, only {found}")
+            processors = ", ".join(self.nlp.processors)
+            raise UserError(f"{flag} {model}: has no {kind} parser of {language}, only {processors}")
 
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
         parsed = self.nlp([list(words) for words in sentences]).sentences
@@ -127,17 +127,17 @@ class Stanza:
 class Benepar:
     """Constituents, as one PTB tree per line; on a GPU where torch sees one."""
 
-    def __init__(self, model: str, language: str, given: str) -> None:
+    def __init__(self, model: str, language: str, flag: str) -> None:
         _refuse_code_of_transformers()
         warnings.filterwarnings("ignore", message=".*arg_constraints.*")
         missing = f"--parser benepar: not installed; run: {install('syntax-benepar')}"
         benepar, nltk = (needed(package, missing) for package in ("benepar", "nltk"))
         _give_back_special_tokens()
         hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
-        with _loading("benepar", model, given, hint):
+        with _loading("benepar", model, flag, hint):
             self.path = nltk.data.find(f"models/{model}").path if NAME.fullmatch(model) else model
             for path in sorted(Path(self.path).glob("*config*.json")):
-                _refuse_code(json.loads(path.read_text(encoding="utf-8")), f"{given} {path}")
+                _refuse_code(json.loads(path.read_text(encoding="utf-8")), f"{flag} {path}")
             self.parser = benepar.Parser(self.path, language_code=language)
         self.sentence = benepar.InputSentence
 
@@ -149,21 +149,21 @@ class Benepar:
         model = self.parser._parser  # its batch call is faster than Parser.parse_sents, which has no subbatches
         outputs = model.parse(inputs, return_compressed=True, subbatch_max_tokens=SUBBATCH_TOKENS)
         labels, tags = model.decoder.label_from_index, model.tag_from_index
-        trees = (output.to_tree(one.pos(), labels, tags) for one, output in zip(inputs, outputs, strict=True))
+        trees = (output.to_tree(sentence.pos(), labels, tags) for sentence, output in zip(inputs, outputs, strict=True))
         return [" ".join(tree.pformat(margin=10**9).split()) + "\n" for tree in trees]
 
 
-def load_parser(kind: str, name: str, model: str, language: str, given: str = "--model", gpu: bool = False) -> Parser:
+def load_parser(kind: str, name: str, model: str, language: str, flag: str = "--model", gpu: bool = False) -> Parser:
     """The parser of one kind of tree, in this process, with one thread."""
     if name == "pcfg":
-        with _loading("pcfg", model, given, "make it with: fairseq-diverse parse --train-pcfg"):
+        with _loading("pcfg", model, flag, "make it with: fairseq-diverse parse --train-pcfg"):
             return Pcfg(model)
     import torch
 
     torch.set_num_threads(1)
     if name == "stanza":
-        return Stanza(model, language, given, kind, gpu)
-    return Spacy(model, given, gpu) if name == "spacy" else Benepar(model, language, given)
+        return Stanza(model, language, flag, kind, gpu)
+    return Spacy(model, flag, gpu) if name == "spacy" else Benepar(model, language, flag)
 
 
 def parser_of(kind: str, model: str | None) -> str:
@@ -182,8 +182,8 @@ def located(model: str) -> str:
 def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, str]]:
     """The parsers in a record, by kind: parser, model, language. Raises ``UserError``: the record is damaged, or has a
     relative folder."""
-    found = record.get("parsers", {})
-    for kind, how in found.items() if isinstance(found, dict) else [("", found)]:
+    parsers = record.get("parsers", {})
+    for kind, how in parsers.items() if isinstance(parsers, dict) else [("", parsers)]:
         keys = ("parser", "model", "language")
         if not isinstance(how, dict) or not all(isinstance(how.get(key), str) for key in keys):
             raise UserError(f"{where}: parser {kind}: not an object of {', '.join(keys)}; parse again, or remove it")
@@ -191,20 +191,20 @@ def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, 
             raise UserError(f"{where}: parser {kind}: {how['parser']!r} makes no such trees")
         if not Path(how["model"]).is_absolute() and not NAME.fullmatch(how["model"]):
             raise UserError(f"{where}: parser {kind}: {how['model']!r} is neither a name nor an absolute path")
-    return found
+    return parsers
 
 
 @contextmanager
-def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
+def _loading(program: str, model: str, flag: str, hint: str) -> Iterator[None]:
     """Turn any error of a missing or damaged model into one line."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        other = "it holds another parser's model, or a part of one"
-        todo = hint if NAME.fullmatch(model) else other if Path(model).exists() else "no such file or folder"
-        raise UserError(f"{given} {model}: {program} cannot load it ({first_line(error)}); {todo}") from None
+        wrong = "it holds another parser's model, or a part of one"
+        todo = hint if NAME.fullmatch(model) else wrong if Path(model).exists() else "no such file or folder"
+        raise UserError(f"{flag} {model}: {program} cannot load it ({first_line(error)}); {todo}") from None
 
 
 def _give_back_special_tokens() -> None:
@@ -236,8 +236,8 @@ def _refuse_code(config: Any, where: str) -> None:
     todo = [config]
     while todo:
         value = todo.pop()
-        for key, one in value.items() if isinstance(value, dict) else ():
-            if key in CODE or ("attn_implementation" in key and "/" in str(one)):
+        for key, entry in value.items() if isinstance(value, dict) else ():
+            if key in CODE or ("attn_implementation" in key and "/" in str(entry)):
                 asks = "asks for code from elsewhere, which is never run"
                 raise UserError(f"{where}: {key} {asks}; take another model")
         if isinstance(value, dict | list):

@@ -193,11 +193,11 @@ class Pcfg:
                 possible = (left.max(0) > -np.inf)[self.left] & (right.max(0) > -np.inf)[self.right]
                 if not len(rules := np.flatnonzero(possible)):
                     continue
-                found = (left[:, self.left[rules]] + right[:, self.right[rules]]).max(0) + self.rule[rules]
+                best = (left[:, self.left[rules]] + right[:, self.right[rules]]).max(0) + self.rule[rules]
                 parents = self.parent[rules]
                 firsts = np.flatnonzero(np.diff(parents, prepend=-1))
                 cell = chart[start, end]
-                cell[parents[firsts]] = np.maximum.reduceat(found, firsts)
+                cell[parents[firsts]] = np.maximum.reduceat(best, firsts)
                 likely = cell + self.prior
                 cell[likely < likely.max() - beam] = -np.inf
         return chart

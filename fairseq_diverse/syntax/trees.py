@@ -81,13 +81,13 @@ def fitted(sentence: Dependencies, words: Sequence[str]) -> Dependencies | None:
     place = {word: first for first, members, _ in units for word in members}  # in the text
     if (heads := sentence.heads) is None:
         return Dependencies([*words], None)
-    made, tags, relations = list[str](), list[str](), list[str]()
+    numbers, tags, relations = list[str](), list[str](), list[str]()
     for first, members, width in units:
         chosen = min(members, key=lambda word: _above(word, heads))
-        made += ["0" if heads[chosen] == chosen else str(place[heads[chosen]] + 1), *[str(first + 1)] * (width - 1)]
+        numbers += ["0" if heads[chosen] == chosen else str(place[heads[chosen]] + 1), *[str(first + 1)] * (width - 1)]
         tags += [sentence.tags[chosen]] * width
         relations += [sentence.relations[chosen], *["fixed"] * (width - 1)]
-    return Dependencies([*words], usable_heads(made), tags, relations)
+    return Dependencies([*words], usable_heads(numbers), tags, relations)
 
 
 def _above(word: int, heads: Sequence[int]) -> int:

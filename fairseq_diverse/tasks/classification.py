@@ -273,9 +273,9 @@ class Rationales(ClassificationTask):
         """Texts as a dataset, those that are too long without their ends."""
         encoded = []
         for query, words in texts:
-            one = self.encode(query, words)
-            fits = len(one[0]) <= self.cfg.max_positions
-            encoded.append(one if fits else self.encode(query, words[: self.fitting(query, words)]))
+            example = self.encode(query, words)
+            fits = len(example[0]) <= self.cfg.max_positions
+            encoded.append(example if fits else self.encode(query, words[: self.fitting(query, words)]))
         return WordsDataset(encoded, labels, self.dictionary.pad(), shuffle)
 
     def load_dataset(self, split: str, **unused: Any) -> None:

@@ -45,22 +45,22 @@ class Spans(SpanMaskedTokensDataset):
 class SpanCorruptionTask(SpanMaskedLMTask):
     """fairseq's ``span_masked_lm`` as T5 is pre-trained: no <s>, and </s> at the end of every source; see ``Spans``."""
 
-    def load_dataset(self, split: str, *given: Any, **more: Any) -> None:
+    def load_dataset(self, split: str, *args: Any, **more: Any) -> None:
         """As in fairseq. Raises ``UserError``: the dictionary has no sentinels, or too few for so long texts."""
         cfg, last = self.cfg, self.dictionary[len(self.dictionary) - 1]
         if last != "<extra_id_0>":
             todo = "prepare the text with `bpe: {kind: t5}` or the subwords of a T5"
             raise UserError(f"{cfg.data}/dict.txt: the last word is {last}, not the sentinel <extra_id_0>; {todo}")
         if (spans := round(cfg.noise_density * cfg.tokens_per_sample / cfg.mean_noise_span_length)) > SENTINELS:
-            found = f"has {spans} spans, but there are {SENTINELS} sentinels"
-            raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample}: {found}")
-        super().load_dataset(split, *given, **more)
-        made = self.datasets[split]
-        shares, drawn = (made.noise_density, made.mean_noise_span_length), {"shuffle": made.shuffle, "seed": made.seed}
-        self.datasets[split] = Spans(made.dataset, self.dictionary, *shares, **drawn)
+            wrong = f"has {spans} spans, but there are {SENTINELS} sentinels"
+            raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample}: {wrong}")
+        super().load_dataset(split, *args, **more)
+        base = self.datasets[split]
+        shares, drawn = (base.noise_density, base.mean_noise_span_length), {"shuffle": base.shuffle, "seed": base.seed}
+        self.datasets[split] = Spans(base.dataset, self.dictionary, *shares, **drawn)
 
-    def _load_dataset_split(self, *given: Any) -> Any:
-        blocks = super()._load_dataset_split(*given).dataset.dataset  # without <s> and </s>
+    def _load_dataset_split(self, *args: Any) -> Any:
+        blocks = super()._load_dataset_split(*args).dataset.dataset  # without <s> and </s>
         return AppendTokenDataset(blocks, self.dictionary.eos())
 
 

@@ -31,8 +31,8 @@ def told(error: Exception) -> str:
     kind = "" if isinstance(error, PropertyFailed) else f"{type(error).__name__}: "
     stages = [inspect.unwrap(getattr(cls, stage)) for cls in MECHANISMS.values() for stage in cls.stages()]
     code = [stage.__code__ for stage in stages if hasattr(stage, "__code__")]
-    own = {Path(its.co_filename).parent for its in code} - {Path(mechanisms.__file__).parent}
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent in own]
+    folders = {Path(stage_code.co_filename).parent for stage_code in code} - {Path(mechanisms.__file__).parent}
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent in folders]
     where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines else ""
     return kind + (" ".join(str(error).split()) or "no message") + where
 

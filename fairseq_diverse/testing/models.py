@@ -64,9 +64,9 @@ def components(flags: Flags) -> tuple[str, ...]:
 
 def places(flags: Flags) -> tuple[str, ...]:
     """``components``, and ``ROBERTA`` if the mechanisms are defined on the encoder and need no trees."""
-    found, on_encoder = components(flags), at(flags, "encoder")
+    names, on_encoder = components(flags), at(flags, "encoder")
     trees = any(read_settings(Namespace(**on_encoder), name).trees for name in placed(on_encoder))
-    return (*found, ROBERTA) if "encoder" in found and not trees else found
+    return (*names, ROBERTA) if "encoder" in names and not trees else names
 
 
 def at(flags: Flags, place: str) -> Flags:
@@ -86,25 +86,25 @@ def cases(
     names: list[str] | None = None, where: Callable[[Flags], tuple[str, ...]] = components
 ) -> list[tuple[str, Flags]]:
     """Every example of the mechanisms on every component, or at the places that ``where`` gives, with a name."""
-    found = []
+    named = []
     for name in names or MECHANISMS:
         for number, flags in enumerate(all_examples := examples(name), 1):
             label = f"{name}-{number}" if len(all_examples) > 1 else name
-            found += [(f"{label}-{place}", at(flags, place)) for place in where(flags)]
-    return found
+            named += [(f"{label}-{place}", at(flags, place)) for place in where(flags)]
+    return named
 
 
 def dictionary(words: int = 30) -> Any:
     """A dictionary of ``words`` words and fairseq's four symbols."""
-    made = numbered_words(4)
+    vocabulary = numbered_words(4)
     for word in range(words):
-        made.add_symbol(f"w{word}")
-    return made
+        vocabulary.add_symbol(f"w{word}")
+    return vocabulary
 
 
 def task() -> Any:
-    made = dictionary()
-    return SimpleNamespace(source_dictionary=made, target_dictionary=made, max_positions=lambda: 64)
+    vocabulary = dictionary()
+    return SimpleNamespace(source_dictionary=vocabulary, target_dictionary=vocabulary, max_positions=lambda: 64)
 
 
 def settings_attributes() -> set[str]:
@@ -119,8 +119,8 @@ def _attributes() -> set[str]:
     for arch in ("diverse_transformer", "diverse_roberta", "diverse_t5"):
         parsers.append(ArgumentParser())
         architectures()[arch].add_args(parsers[-1])
-    found = {action.dest for one in parsers for action in one._actions} | {*TINY, *NO_FLAGS}
-    return found - settings_attributes()  # which a notebook may change
+    attributes = {action.dest for each in parsers for action in each._actions} | {*TINY, *NO_FLAGS}
+    return attributes - settings_attributes()  # which a notebook may change
 
 
 def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", seed: int = 1) -> Any:
@@ -165,8 +165,8 @@ def batch(
     src = torch.full((len(source), max(source) + 1), words.pad())
     tgt = torch.full((len(target), max(target) + 1), words.pad())
     starts = {
-        side: [0 if at == "right" else max(of_side) - length for length in of_side]
-        for side, of_side, at in zip(("source", "target"), (source, target), sides, strict=True)
+        side: [0 if at == "right" else max(lengths) - length for length in lengths]
+        for side, lengths, at in zip(("source", "target"), (source, target), sides, strict=True)
     }
     for row, (s, t) in enumerate(zip(source, target, strict=True)):
         first, start = starts["source"][row], starts["target"][row]

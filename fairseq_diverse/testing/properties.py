@@ -57,8 +57,8 @@ def declared(name: str) -> None:
     """Mechanisms, settings and parameters named in the class exist; its flags are not fairseq's."""
     mechanism = MECHANISMS[name]
     for attribute in ("refuses", "works_with", "gates"):
-        for other in getattr(mechanism, attribute):
-            require(other in MECHANISMS or other == "*", f"{attribute}: {other!r} is not a mechanism")
+        for mentioned in getattr(mechanism, attribute):
+            require(mentioned in MECHANISMS or mentioned == "*", f"{attribute}: {mentioned!r} is not a mechanism")
     known = models.settings_attributes()
     for flags in (*mechanism.examples, mechanism.neutral or {}):
         for flag in flags:
@@ -69,9 +69,9 @@ def declared(name: str) -> None:
         require(on, f'examples or neutral: {flags} does not switch {name} on at "{{on}}", so that nothing is checked')
     model = build_model(at(examples(name)[0], defined_at(name)[0]))
     modules = [module for module in model.modules() if isinstance(module, Mechanism) and module.name == name]
-    own = {key for module in modules for key, _ in module.named_parameters()}
+    parameters = {key for module in modules for key, _ in module.named_parameters()}
     for zero in mechanism.neutral_zeros:
-        require(zero in own, f"neutral_zeros: {zero!r} is not a parameter")
+        require(zero in parameters, f"neutral_zeros: {zero!r} is not a parameter")
     required = ["DATA", "--arch", "diverse_transformer_tiny", "--optimizer", "adam", "--criterion", "cross_entropy"]
     parser("train", required)
 
@@ -112,14 +112,14 @@ def shapes(flags: Flags) -> None:
     model(**batch())
 
 
-def _checked(stage: str, method: Callable[..., Any], *given: Any) -> Any:
+def _checked(stage: str, method: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a stage. Raises ``PropertyFailed``: it is no tensor, or its shape or type is not the stage's."""
-    result, context = method(*given), given[-1]
+    result, context = method(*arguments), arguments[-1]
     sizes = (*context.q.shape[:3], context.k.size(2))  # B, H, T, S
     if stage == "qkv":
-        found = [tuple(getattr(x, "shape", ())) for x in result] if isinstance(result, tuple) else []
-        fine = len(found) == 3 and found[0][:3] == sizes[:3] and {x[:3] for x in found[1:]} == {(*sizes[:2], sizes[3])}
-        require(fine and found[0][3] == found[1][3], f"qkv returns {found}, not q, k, v of (B, H, T or S, width)")
+        qkv = [tuple(getattr(x, "shape", ())) for x in result] if isinstance(result, tuple) else []
+        fine = len(qkv) == 3 and qkv[0][:3] == sizes[:3] and {x[:3] for x in qkv[1:]} == {(*sizes[:2], sizes[3])}
+        require(fine and qkv[0][3] == qkv[1][3], f"qkv returns {qkv}, not q, k, v of (B, H, T or S, width)")
         return result
     require(isinstance(result, Tensor), f"{stage} returns {type(result).__name__}, not a tensor")
     shape = tuple(result.shape)
@@ -128,7 +128,7 @@ def _checked(stage: str, method: Callable[..., Any], *given: Any) -> Any:
         require(broadcast, f"{stage} returns {shape}, which is not broadcast to (B, H, T, S) {sizes}")
     else:
         heads = (*sizes[:3], context.v.size(3))
-        expected = sizes[:2] if stage == "select" else heads if stage == "output_bias" else tuple(given[0].shape)
+        expected = sizes[:2] if stage == "select" else heads if stage == "output_bias" else tuple(arguments[0].shape)
         require(shape == expected, f"{stage} returns {shape}, not {expected}")
     booleans = stage in ("visible", "select")
     wanted = "torch.bool" if booleans else "numbers"
@@ -143,10 +143,10 @@ def has_an_effect(flags: Flags, without: Flags | None = None) -> None:
     evaluation, of short or long sentences; or it adds a loss term."""
     plain = build_model(architecture(flags) if without is None else without).double()
     model = trained_model(flags).double()
-    own, others = model.state_dict(), plain.state_dict()
-    if any(key not in own or own[key].shape != value.shape for key, value in others.items()):
+    state, plain_state = model.state_dict(), plain.state_dict()
+    if any(key not in state or state[key].shape != value.shape for key, value in plain_state.items()):
         return  # projections of other widths
-    plain.load_state_dict({key: own[key] for key in others})
+    plain.load_state_dict({key: state[key] for key in plain_state})
     for sample in (batch(), batch((62, 4), (61, 6))):
         for training in (True, False):
             torch.manual_seed(1)
@@ -169,8 +169,8 @@ def warm_start(flags: Flags) -> None:
     started = build_model({**WIDTHS, **flags}, seed=2)
     started.load_state_dict(dict(plain))
     for key, value in started.state_dict().items():
-        its = plain[key] if key in plain and plain[key].shape == value.shape else model[key]
-        require(torch.equal(value, its), f"{key}: neither the plain model's nor its initial value")
+        expected = plain[key] if key in plain and plain[key].shape == value.shape else model[key]
+        require(torch.equal(value, expected), f"{key}: neither the plain model's nor its initial value")
 
 
 RELOAD = """
@@ -192,7 +192,7 @@ for flags, state, expected in torch.load(sys.argv[2], weights_only=True):
 def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
     """The largest difference between outputs before and after a new process reloads the model, one number per case."""
     built = [trained_model(flags).eval() for flags in cases]
-    for key, value in (found for model in built if (found := not_finite(model.state_dict()))):
+    for key, value in (wrong for model in built if (wrong := not_finite(model.state_dict()))):
         todo = "keep a constant out of it by register_buffer(..., persistent=False)"
         raise PropertyFailed(f"{key}: {value:.3g} in a checkpoint would be taken for damage; {todo}")
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -240,7 +240,7 @@ def _held(module: Any) -> dict[str, list[int]]:
 
     def held(value: Any) -> list[int]:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | set) else (value,)
-        return [id(value), *map(id, inside), *(one._version for one in inside if isinstance(one, Tensor))]
+        return [id(value), *map(id, inside), *(item._version for item in inside if isinstance(item, Tensor))]
 
     return {key: held(value) for key, value in {**vars(module), **module._buffers}.items() if key != "_buffers"}
 
@@ -250,23 +250,23 @@ def on_the_device(flags: Flags) -> None:
     model, component = trained_model(flags), where_placed(flags)
     padding, related = short_sentences()
     x = torch.randn(5, 2, 24)
-    made = "a tensor is made without device=context.q.device"
-    with _devices(f"in decoding, {made}"), torch.device("meta"):
+    problem = "a tensor is made without device=context.q.device"
+    with _devices(f"in decoding, {problem}"), torch.device("meta"):
         steps = decode(model, component, x)
-    require(all(out.value.device.type == "cpu" for out in steps), f"in decoding, {made}")
+    require(all(out.value.device.type == "cpu" for out in steps), f"in decoding, {problem}")
     carried: Mapping[str, Tensor] = {}
     for attention in attentions_at(model, component)[:2]:  # the second may get what the first carries
         for maps in (True, False):
-            given: dict[str, Any] = {"query_padding_mask": padding, "relations": related, "carried": carried}
-            with _devices(made), torch.device("meta"):
-                out = attention.attend(x, x, x, padding, measurement=Measurement(weights=maps), **given)
-            require(out.value.device.type == "cpu", made)
-        on_meta = Relations(*(None if one is None else one.to("meta") for one in related))
+            options: dict[str, Any] = {"query_padding_mask": padding, "relations": related, "carried": carried}
+            with _devices(problem), torch.device("meta"):
+                out = attention.attend(x, x, x, padding, measurement=Measurement(weights=maps), **options)
+            require(out.value.device.type == "cpu", problem)
+        on_meta = Relations(*(None if relation is None else relation.to("meta") for relation in related))
         moved, pads = x.to("meta"), padding.to("meta")
-        before, carried = {name: one.to("meta") for name, one in carried.items()}, out.carry
-        given = {"query_padding_mask": pads, "relations": on_meta, "carried": before}
+        before, carried = {name: tensor.to("meta") for name, tensor in carried.items()}, out.carry
+        options = {"query_padding_mask": pads, "relations": on_meta, "carried": before}
         try:
-            attention.to("meta").attend(moved, moved, moved, pads, **given)
+            attention.to("meta").attend(moved, moved, moved, pads, **options)
         except Exception as error:  # else it looks at values or at the kind of device, which meta has not
             if re.search("same device|expected device|two devices", str(error)):
                 with _devices("a tensor does not move with the module: keep it by register_buffer"):
@@ -309,11 +309,11 @@ def routes_agree(flags: Flags) -> None:
         if training and not torch.equal(run(maps)[0], explicit):
             continue
         for request in (AttentionRequest(("output",), everywhere(flags)), None):
-            output, _, others = run(request)
+            output, _, route_gradients = run(request)
             # fairseq's plain cross-attention computes its softmax in float32 even in a float64 model
             require_close(output, explicit, "outputs without maps, compared with those with maps")
-            for other, gradient in zip(others, gradients, strict=True):
-                require_close(other, gradient, "gradients without maps, compared with those with maps")
+            for route_gradient, gradient in zip(route_gradients, gradients, strict=True):
+                require_close(route_gradient, gradient, "gradients without maps, compared with those with maps")
     require(len(extra["maps"]) == (2 if flags.get("arch") in models.OF_ROBERTA else 2 + 3 + 3), "maps are missing")
     for (component, _), weights in extra["maps"].items():
         queries, keys = (8, 8) if component == "encoder" else (7, 7) if component == "decoder" else (7, 8)
@@ -362,11 +362,11 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
                 assert out.agreement is not None
                 (out.value.square().mean() + out.agreement.sum()).backward()
                 results.append((out.value, {name: p.grad for name, p in attention.named_parameters()}))
-            (expected, gradients), (got, others) = results
+            (expected, gradients), (got, compiled_gradients) = results
             require_close(got, expected, "compiled outputs")
             for name, gradient in gradients.items():
                 if gradient is not None:
-                    require_close(others[name], gradient, f"{name}: compiled gradient")
+                    require_close(compiled_gradients[name], gradient, f"{name}: compiled gradient")
         require(len(traced) == 1, f"{len(traced)} graphs for two lengths, not one")
 
 
@@ -379,12 +379,12 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
     pads = torch.zeros(3, 5, dtype=torch.bool)
     pads[1] = True
     trees = batch((4, 4, 4))["source_trees"].masked_fill(pads.unsqueeze(-1), -1)
-    given: dict[str, Any] = {"query_padding_mask": pads, "relations": relate(trees, ("dependency", "constituency"))}
-    given["measurement"] = Measurement(terms(flags) if need_weights else ("output",), need_weights)
+    options: dict[str, Any] = {"query_padding_mask": pads, "relations": relate(trees, ("dependency", "constituency"))}
+    options["measurement"] = Measurement(terms(flags) if need_weights else ("output",), need_weights)
     carried: Mapping[str, Tensor] = {}
     for attention in attentions_at(model, where_placed(flags))[:2]:  # the second may get what the first carries
         x = torch.randn(5, 3, 24, dtype=dtype)
-        out = attention.attend(x, x, x, pads, carried=carried, **given)
+        out = attention.attend(x, x, x, pads, carried=carried, **options)
         assert out.agreement is not None
         loss = torch.zeros(()) if out.loss is None else out.loss.float()
         require(bool(loss.isfinite()), f"{dtype}: a loss is not finite")
@@ -427,27 +427,27 @@ def learns(flags: Flags) -> None:
         lost = [name for name, value in vars(module).items() if name[0] != "_" and _unregistered(value)]
         kept = f"{module.name}: {', '.join(lost)} keeps parameters in a list, where they are not trained and not saved"
         require(not lost, f"{kept}; use nn.ParameterList or nn.ModuleList")
-    own = [(f"{module.name}: {name}", value) for module in modules for name, value in module.named_parameters()]
-    still, optimizer = set(range(len(own))), torch.optim.Adam(model.parameters(), 1e-3)
+    parameters = [(f"{module.name}: {name}", value) for module in modules for name, value in module.named_parameters()]
+    still, optimizer = set(range(len(parameters))), torch.optim.Adam(model.parameters(), 1e-3)
     for _ in range(UPDATES):
         if not still:
             break
         optimizer.zero_grad()
         output, extra = model(**batch())
         sum(extra["losses"].values(), output.float().square().mean()).backward()
-        for number, (name, parameter) in enumerate(own):
+        for number, (name, parameter) in enumerate(parameters):
             largest = 0.0 if parameter.grad is None else float(parameter.grad.abs().max())
             require(math.isfinite(largest), f"{name}: at the initial values its gradient is not finite")
             still -= {number} if largest else set()
         optimizer.step()
-    never = own[min(still)][0] if still else ""
+    never = parameters[min(still)][0] if still else ""
     require(not still, f"{never} has no gradient at the initial values and in the first updates, so it never learns")
 
 
 def _unregistered(value: Any) -> bool:
     """Whether parameters or modules are in a list, tuple or dictionary, where a module does not find them."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return any(isinstance(one, torch.nn.Parameter | torch.nn.Module) or _unregistered(one) for one in inside)
+    return any(isinstance(item, torch.nn.Parameter | torch.nn.Module) or _unregistered(item) for item in inside)
 
 
 def gradients(flags: Flags, disagreement: bool = False) -> None:
@@ -488,8 +488,8 @@ def gradients_in_float64(flags: Flags) -> None:
 
     def attend(x: Tensor, keys: Tensor, *_: Tensor) -> Tensor:
         source = keys if component == "cross" else x
-        given: dict[str, Any] = {"query_padding_mask": padding, "relations": related, "measurement": MAPS}
-        return attention.eval().attend(x, source, source, padding, **given).value[:, :, ::5]
+        options: dict[str, Any] = {"query_padding_mask": padding, "relations": related, "measurement": MAPS}
+        return attention.eval().attend(x, source, source, padding, **options).value[:, :, ::5]
 
     try:
         torch.autograd.gradcheck(attend, (x, keys, *parameters), fast_mode=True)
@@ -501,12 +501,12 @@ def gradients_in_float64(flags: Flags) -> None:
 class _Additions(TorchDispatchMode):
     """Whether an operator adds many values into places given by indices, one by one on a GPU."""
 
-    found = False
+    adds = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.overloadpacket in (torch.ops.aten.index_put, torch.ops.aten.index_put_):
-            self.found |= args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+            self.adds |= args[3] if len(args) > 3 else kwargs.get("accumulate", False)
         return func(*args, **kwargs)
 
 
@@ -515,7 +515,7 @@ def fast_gradients(flags: Flags) -> None:
     _, attend = attending(flags)
     with _Additions() as mode:
         attend(torch.randn(5, 2, 24)).value.sum().backward()
-    require(not mode.found, "x[index] is differentiated, slow on a GPU: expand x and use gather, or use F.embedding")
+    require(not mode.adds, "x[index] is differentiated, slow on a GPU: expand x and use gather, or use F.embedding")
 
 
 def layerdrop(flags: Flags) -> None:
@@ -571,21 +571,21 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
                 real = (src if flags.get("arch") in models.OF_ROBERTA else tgt) != pad
                 src, tgt = src[src != pad][None], tgt[tgt != pad][None]
                 lengths = torch.tensor([src.size(1)])
-                one = {"src_tokens": src, "prev_output_tokens": tgt, "source_trees": trees, "src_lengths": lengths}
-                alone, _ = model(**one)
+                single = {"src_tokens": src, "prev_output_tokens": tgt, "source_trees": trees, "src_lengths": lengths}
+                alone, _ = model(**single)
                 where = " and ".join(padded_on)
                 require_close(together[row, real], alone[0], f"a sentence alone, compared with a batch padded {where}")
                 if has_losses:  # of a batch they may be sums or means: of this sentence, with and without padding
                     at_source, at_target = ((3, 0) if side == "left" else (0, 3) for side in padded_on)
-                    padded = one | {"src_tokens": pad_tokens(src, at_source, value=pad)}
+                    padded = single | {"src_tokens": pad_tokens(src, at_source, value=pad)}
                     padded |= {"prev_output_tokens": pad_tokens(tgt, at_target, value=pad)}
                     padded |= {"source_trees": pad_tokens(trees, (0, 0, *at_source), value=PADDING[0])}
                     for training in (True, False):
                         model.train(training)
-                        first, again, others = (model(**given)[1]["losses"] for given in (one, one, padded))
+                        first, again, padded_losses = (model(**x)[1]["losses"] for x in (single, single, padded))
                         for name, loss in first.items():
                             if torch.equal(loss, again[name]):  # else it is random
-                                require_close(others[name], loss, f"loss {name} of a sentence padded {where}")
+                                require_close(padded_losses[name], loss, f"loss {name} of a sentence padded {where}")
 
 
 def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6, left: Sequence[int] = ()) -> None:
@@ -607,11 +607,11 @@ def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6
                 model.decoder.reorder_incremental_state_scripting(state, order)
                 encoded = model.encoder.reorder_encoder_out(encoded, order)
                 tokens = torch.cat([tokens[order], torch.randint(4, 30, (len(order), 1), generator=generator)], 1)
-            one, _ = model.decoder(tokens, encoded, incremental_state=state)
+            stepwise, _ = model.decoder(tokens, encoded, incremental_state=state)
             full, _ = model.decoder(tokens, encoded)
             hint = " (context.memory has what it needs of earlier ones)" * (step > 1)
             what = "a step after a sentence has left" if left else f"step {step} with a beam of {beam}{hint}"
-            require_close(one[:, -1], full[:, -1], f"{what}, compared with the full pass")
+            require_close(stepwise[:, -1], full[:, -1], f"{what}, compared with the full pass")
 
 
 def finished_sentences_leave(flags: Flags) -> None:
@@ -626,21 +626,21 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
     """On one attention with each other mechanism that it does not refuse, training and decoding work, and both
     mechanisms have an effect."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
-    own = at(examples(name)[0], component)
+    ours = at(examples(name)[0], component)
     for other in (other for other in others if component in MECHANISMS[other].components):
         theirs = at(examples(other)[0], component)
-        flags = {**theirs, **own}
+        flags = {**theirs, **ours}
         try:
             build_model(flags)
         except UserError:
             continue
         if (said := _together(flags)) and not _together(theirs):  # else the other is wrong
             raise PropertyFailed(f"with {other}: {said}")
-        for one, alone, without in (name, own, theirs), (other, theirs, own):
-            if one in placed(without) or _acts(flags, without) or not _acts(alone):
+        for mechanism, alone, without in (name, ours, theirs), (other, theirs, ours):
+            if mechanism in placed(without) or _acts(flags, without) or not _acts(alone):
                 continue  # an example may have several mechanisms, and one may do nothing by itself
             why = "; the stage attention masks keys by context.visible" * ("attention" in MECHANISMS[name].stages())
-            raise PropertyFailed(f"with {other}: {one} has no effect{why}")
+            raise PropertyFailed(f"with {other}: {mechanism} has no effect{why}")
 
 
 def _acts(flags: Flags, without: Flags | None = None) -> bool:

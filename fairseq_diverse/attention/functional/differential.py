@@ -87,5 +87,5 @@ def differential_ratio(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tenso
         Scalar, at least float32.
     """
     with without_autocast(first[0]):
-        one, two = (torch.exp(at_least_float32(a) @ at_least_float32(b)) for a, b in (first, second))
-    return one - two + initial_ratio
+        added, subtracted = (torch.exp(at_least_float32(a) @ at_least_float32(b)) for a, b in (first, second))
+    return added - subtracted + initial_ratio

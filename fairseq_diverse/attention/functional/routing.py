@@ -281,17 +281,17 @@ def _chunks(votes: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield part, at_least_float32(flat[part])
 
 
-def _capsules(votes: Tensor, *others: Any) -> Tensor:
+def _capsules(votes: Tensor, *unused: Any) -> Tensor:
     """Memory for the capsules (..., N D) of votes (..., H, N, D)."""
     return votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
 
 
-def _gradient(votes: Tensor, *others: Any) -> Tensor:
+def _gradient(votes: Tensor, *unused: Any) -> Tensor:
     return torch.empty_like(votes, memory_format=torch.contiguous_format)
 
 
 def _gradients(
-    votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, *others: Any
+    votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, *unused: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Memory for the gradients of votes and betas; empty for betas that there are not."""
     like_betas = (votes.new_empty(0) if beta is None else beta.new_empty(votes.size(-2)) for beta in (beta_a, beta_u))
@@ -310,8 +310,8 @@ def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas
 def routed_capsules(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int, em: bool) -> Tensor:
     """(..., N D) capsules of votes (..., H, N, D), in C or torch."""
     betas = _betas(votes, beta_a, beta_u)
-    if kernels.usable(votes) and (made := kernels.capsules_in_c(votes, betas, iterations, em)) is not None:
-        return made
+    if kernels.usable(votes) and (capsules := kernels.capsules_in_c(votes, betas, iterations, em)) is not None:
+        return capsules
     out = _capsules(votes)
     rows = out.view(-1, out.size(-1))
     for part, v in _chunks(votes):
@@ -325,10 +325,10 @@ def routed_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of votes and betas (empty without betas), given that of the capsules."""
     betas = _betas(votes, beta_a, beta_u)
-    made = kernels.gradients_in_c(votes, betas, grad, iterations, em) if kernels.usable(votes) else None
-    grad_votes, *grad_betas = made or (_gradient(votes), *(torch.zeros_like(beta) for beta in betas or ()))
+    gradients = kernels.gradients_in_c(votes, betas, grad, iterations, em) if kernels.usable(votes) else None
+    grad_votes, *grad_betas = gradients or (_gradient(votes), *(torch.zeros_like(beta) for beta in betas or ()))
     rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
-    for part, v in _chunks(votes) if made is None else ():
+    for part, v in _chunks(votes) if gradients is None else ():
         grad_part = at_least_float32(grad_rows[part])
         if em:
             first, relative = _relative(v)

@@ -90,8 +90,8 @@ class Synthesizer(Mechanism):
         else:
             assert self.outer is not None
             outer = self.outer[:, :keys], self.outer_bias[:, :keys]  # no key has a later position
-            made = dense_logits(context.query, self.inner.weight, self.inner.bias, *outer)
-            synthesized = at_positions(made, positions, keys)
+            dense = dense_logits(context.query, self.inner.weight, self.inner.bias, *outer)
+            synthesized = at_positions(dense, positions, keys)
         if self.shares is None:
             return logits + synthesized  # there are no queries and keys: biases of other mechanisms, or 0
         usual, learned = self.shares.softmax(0)
