@@ -173,16 +173,16 @@ class StagedBody:
             bias = bias_of[False] if bias is None else bias + bias_of[False]  # broadcast to (B, H, T, S)
         context.visible = context.allowed
         for mechanism in self.stage("visible"):
-            seen = mechanism.visible(context.of(mechanism))
-            seen = _where_selected(seen, True, context) if mechanism.name in self.gated_mechanisms else seen
-            context.visible = attend_somewhere(seen if context.visible is None else seen & context.visible)
+            visible = mechanism.visible(context.of(mechanism))
+            visible = _where_selected(visible, True, context) if mechanism.name in self.gated_mechanisms else visible
+            context.visible = attend_somewhere(visible if context.visible is None else visible & context.visible)
 
         weights = None
         if replacing:
             if measurement.compares_maps and not replacing[0].has_maps:
-                of_maps = next(term for term in terms if term in OF_MAPS)
+                map_term = next(term for term in terms if term in OF_MAPS)
                 raise UserError(
-                    f"--disagreement {of_maps}: {replacing[0].name} has no map per head; leave the term out"
+                    f"--disagreement {map_term}: {replacing[0].name} has no map per head; leave the term out"
                 )
             if context.mask_bias is not None and bool(context.mask_bias.any()):
                 raise UserError(f"attn_mask: {replacing[0].name} adds no numbers to its logits; give a boolean mask")

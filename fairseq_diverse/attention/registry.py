@@ -195,8 +195,8 @@ def value_where_on(flag: str, flags: Mapping[str, Any]) -> Any:
 def fill_older(settings: dict[str, Any]) -> None:
     """Add to the settings of an older checkpoint those that its mechanisms got later: ``older``, what they did then."""
     for mechanism, cls in MECHANISMS.items():
-        off = read_settings(argparse.Namespace(), mechanism)
-        is_on = settings.get(attribute_name(mechanism, off.switch), "") not in ("", getattr(off, off.switch))
+        unset = read_settings(argparse.Namespace(), mechanism)
+        is_on = settings.get(attribute_name(mechanism, unset.switch), "") not in ("", getattr(unset, unset.switch))
         for f in dataclasses.fields(cls.Settings) if is_on else ():
             if "older" in f.metadata:
                 settings.setdefault(attribute_name(mechanism, f.name), f.metadata["older"])

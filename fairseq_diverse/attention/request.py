@@ -73,10 +73,10 @@ class AttentionRequest:
 
     def __post_init__(self) -> None:
         check_terms(self.terms, TERMS)
-        if self.centre and (of_maps := [term for term in self.terms if term in OF_MAPS]):
+        if self.centre and (map_terms := [term for term in self.terms if term in OF_MAPS]):
             raise UserError(
-                f"--disagreement-centre: the {of_maps[0]} term compares weights, which are not centred; leave "
-                f"{of_maps[0]} out of --disagreement"
+                f"--disagreement-centre: the {map_terms[0]} term compares weights, which are not centred; leave "
+                f"{map_terms[0]} out of --disagreement"
             )
 
     def resolve(self, layers: Layers, heads: Mapping[str, int]) -> "ResolvedRequest":

@@ -134,8 +134,8 @@ class StandaloneAttention(StagedBody, nn.Module):
         """
         self._check(query, key, value, terms, trees)
         batch, queries, keys = *query.shape[:2], key.size(1)
-        each = [(size, queries, keys) for size in (batch, batch * self.num_heads)]
-        _check_shape("attn_mask", attn_mask, (queries, keys), *each)
+        shapes = [(size, queries, keys) for size in (batch, batch * self.num_heads)]
+        _check_shape("attn_mask", attn_mask, (queries, keys), *shapes)
         _check_shape("trees", trees, (batch, keys, 5))
         padding, bias = _split_padding("key_padding_mask", key_padding_mask, (batch, keys))
         padded_queries, _ = _split_padding("query_padding_mask", query_padding_mask, (batch, queries))
@@ -143,8 +143,8 @@ class StandaloneAttention(StagedBody, nn.Module):
         allowed = None if padding is None else ~padding[:, None, None]
         bias = None if bias is None else bias[:, None, None]
         if hidden is not None:
-            seen = ~_by_head(hidden, batch, self.num_heads)
-            allowed = seen if allowed is None else seen & allowed
+            visible = ~_by_head(hidden, batch, self.num_heads)
+            allowed = visible if allowed is None else visible & allowed
         if added is not None:
             added = _by_head(added, batch, self.num_heads)
             bias = added if bias is None else added + bias

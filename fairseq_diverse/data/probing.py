@@ -23,8 +23,8 @@ class Example(NamedTuple):
 
 def group_means(figures: Mapping[str, float]) -> dict[str, float]:
     """The mean of each group of tasks, for groups with a value for every task (Li et al., 2021, Table 7)."""
-    whole = {group: tasks for group, tasks in GROUPS.items() if set(tasks) <= set(figures)}
-    return {group: sum(figures[task] for task in tasks) / len(tasks) for group, tasks in whole.items()}
+    complete = {group: tasks for group, tasks in GROUPS.items() if set(tasks) <= set(figures)}
+    return {group: sum(figures[task] for task in tasks) / len(tasks) for group, tasks in complete.items()}
 
 
 def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:

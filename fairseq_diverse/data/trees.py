@@ -187,8 +187,8 @@ def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
     except (struct.error, KeyError, ValueError, OverflowError):
         raise UserError(f"{index}: damaged; make it again") from None
     ends = np.append(0, np.cumsum(sizes, dtype=np.int64) * np.dtype(numbers).itemsize)
-    whole = version == 1 and len(content) == start + sizes.nbytes + pointers.nbytes
-    if not whole or (sizes < 0).any() or (pointers != ends[:-1]).any() or (dtype and numbers is not dtype):
+    complete = version == 1 and len(content) == start + sizes.nbytes + pointers.nbytes
+    if not complete or (sizes < 0).any() or (pointers != ends[:-1]).any() or (dtype and numbers is not dtype):
         raise UserError(f"{index}: damaged; make it again")
     if data.stat().st_size != ends[-1]:
         raise UserError(f"{data}: {data.stat().st_size:,} bytes, {ends[-1]:,} in {index.name}; create both again")

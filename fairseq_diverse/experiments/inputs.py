@@ -47,10 +47,10 @@ def kept_digests(read: Mapping[str, str], root: Path, called: str) -> Iterator[d
                 yield {**read, **{name: kept[name] for name in missing}}
 
 
-def differing(own: Mapping[str, str], other: Mapping[str, str]) -> str:
+def differing(first: Mapping[str, str], second: Mapping[str, str]) -> str:
     """The first thing that both read and that is not the same; empty where there is none."""
-    both = [name for name in own if DIGEST.fullmatch(own[name]) and DIGEST.fullmatch(other.get(name, ""))]
-    return next((name for name in both if own[name] != other[name]), "")
+    both = [name for name in first if DIGEST.fullmatch(first[name]) and DIGEST.fullmatch(second.get(name, ""))]
+    return next((name for name in both if first[name] != second[name]), "")
 
 
 def trees_read_by(row: Row, data: DataSet, splits: Sequence[str] = ("train", "valid", "test")) -> str:

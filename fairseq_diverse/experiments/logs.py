@@ -98,11 +98,11 @@ def tail(path: Path) -> str:
 
 def disk_is_full(path: Path) -> bool:
     """Whether a program whose log this is lacked space, which it may not have had for saying so either."""
-    said = False
+    is_logged = False
     with suppress(OSError), open(path, "rb") as f:
         f.seek(max(0, path.stat().st_size - 20_000))
-        said = b"No space left on device" in f.read()
-    return said or shutil.disk_usage(path.parent).free < 1 << 16
+        is_logged = b"No space left on device" in f.read()
+    return is_logged or shutil.disk_usage(path.parent).free < 1 << 16
 
 
 def statistics(lines: Any) -> Any:

@@ -105,8 +105,8 @@ def capture(graphs: Any, run: Callable[[], Any], without: str) -> tuple[Callable
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        said = str(error).strip().partition("\n")[0]
-        raise UserError(f"{FLAG}: this model cannot be captured ({said}); {without}") from error
+        message = str(error).strip().partition("\n")[0]
+        raise UserError(f"{FLAG}: this model cannot be captured ({message}); {without}") from error
 
 
 class GraphSteps:

@@ -94,7 +94,7 @@ def check_user_dir(folder: str, flag: str = "--user-dir") -> None:
     """Raise ``ValueError`` where a user's folder does not exist or has the name of a module; imports nothing.
 
     Args:
-        given: where the folder is named, for messages.
+        flag: the flag, or the file and key, that names the folder, for messages.
     """
     if not Path(folder, "__init__.py").is_file():
         raise ValueError(f"{flag} {folder}: no such folder, or one without an __init__.py")

@@ -96,7 +96,7 @@ def _config(folder: Path) -> Mapping[str, Any]:
 
 def _weights(folder: Path) -> dict[str, Tensor]:
     """All tensors of the folder in float32, by name."""
-    paths = next((there for pattern in WEIGHTS if (there := sorted(folder.glob(pattern)))), [])
+    paths = next((matches for pattern in WEIGHTS if (matches := sorted(folder.glob(pattern)))), [])
     if not paths:
         raise UserError(f"{folder}: no weights; looked for {' and '.join(WEIGHTS)}")
     tensors: dict[str, Tensor] = {}

@@ -109,8 +109,8 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
         if plan.trees:
             raise UserError("--syntax, --enliven: the sentences of a language model have no trees")
         if placed := active(args):
-            for flag, off in (("mha_heads_to_keep", -1), ("mha_reg_scale_factor", 0)):
-                if getattr(args, flag, off) != off:
+            for flag, default in (("mha_heads_to_keep", -1), ("mha_reg_scale_factor", 0)):
+                if getattr(args, flag, default) != default:
                     raise UserError(f"--{flag.replace('_', '-')}: prunes fairseq's own heads; leave out {placed[0]}")
         return plan
 

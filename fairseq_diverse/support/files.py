@@ -29,12 +29,12 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
     path = Path(path)
     try:
-        there = path.stat().st_mode
+        kind = path.stat().st_mode
     except FileNotFoundError:
-        there = stat.S_IFREG
-    if stat.S_ISDIR(there):
+        kind = stat.S_IFREG
+    if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, "a folder, not a file that can be written", str(path))
-    target = _named_file(path) if stat.S_ISREG(there) else None
+    target = _named_file(path) if stat.S_ISREG(kind) else None
     options: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     temporary = None
     try:

@@ -77,8 +77,8 @@ def parse_file(
             if not any(parts.glob("0*.json")):  # nothing to resume
                 shutil.rmtree(parts)
             raise
-        what = {"shard": {"text": digest, "lines": [first, last]}} if shard else {"text": digest}
-        unparsed = _join(paths, out, how | {"versions": versions(how["parser"], how["model"])} | what)
+        source = {"shard": {"text": digest, "lines": [first, last]}} if shard else {"text": digest}
+        unparsed = _join(paths, out, how | {"versions": versions(how["parser"], how["model"])} | source)
         shutil.rmtree(parts)
     return last - first, unparsed
 
@@ -157,16 +157,16 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int, gpu
     chunks = {start: lines[start - first : start - first + CHUNK] for start in range(first, last, CHUNK)}
     paths = {start: parts / f"{start:010d}.json" for start in chunks}
     words = {start: sum(len(line.split()) for line in chunk) for start, chunk in chunks.items()}
-    left = {start: chunk for start, chunk in chunks.items() if not paths[start].exists()}
-    done = sum(words[start] for start in chunks if start not in left)
+    remaining = {start: chunk for start, chunk in chunks.items() if not paths[start].exists()}
+    done = sum(words[start] for start in chunks if start not in remaining)
     options: dict[str, Any] = {"initial": done, "unit": " words", "unit_scale": True, "disable": None}
     with tqdm(None, out.name, sum(words.values()), **options) as bar:
         places: SimpleQueue[str] = multiprocessing.get_context("spawn").SimpleQueue()
         for number in range(workers):
             places.put(gpus[number % len(gpus)] if gpus else "")
         # a fork would inherit torch's threads
-        with parallel_map(Parsing(job, places), left.values(), workers, renewed=CHUNKS_A_PROCESS) as parsed:
-            for start, results in zip(left, parsed, strict=True):
+        with parallel_map(Parsing(job, places), remaining.values(), workers, renewed=CHUNKS_A_PROCESS) as parsed:
+            for start, results in zip(remaining, parsed, strict=True):
                 write_text(paths[start], json.dumps(results))
                 bar.update(words[start])
     return paths

@@ -35,8 +35,8 @@ SUBBATCH_TOKENS = 500  # of benepar: larger ones are slower on a CPU and need gi
 class Parser(Protocol):
     """A loaded parser; words are never split or joined.
 
-    Those below take a model (the name of an installed one, or a folder), the flag or file ``given`` that named it, for
-    errors, and raise ``UserError`` where parser, model or GPU is missing, damaged, or would run code of the model.
+    Those below take a model, an installed one or a folder, and for errors the ``flag`` or file that named it. They
+    raise ``UserError`` where parser, model or GPU is missing, damaged, or would run code of the model.
     """
 
     path: str  # where it was loaded from
@@ -218,7 +218,7 @@ def _give_back_special_tokens() -> None:
 def with_special_tokens(tokenizer: Any, tokens: list[int]) -> list[int]:
     """Subwords between the special tokens that a tokenizer adds."""
     inside, whole = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (False, True))
-    before = next(at for at in range(len(whole)) if whole[at : at + len(inside)] == inside)
+    before = next(start for start in range(len(whole)) if whole[start : start + len(inside)] == inside)
     return [*whole[:before], *tokens, *whole[before + len(inside) :]]
 
 

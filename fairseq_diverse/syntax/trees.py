@@ -109,10 +109,10 @@ def _units(sentence: Dependencies, words: list[str]) -> list[tuple[int, range, i
         whole = [ranges[member]] if member in ranges else []
         for end, form in [*whole, *((member + 1, word) for word in sentence.words[member : member + 1])]:
             parts = [*map(comparable, form.split())]
-            there = end, first + len(parts)
-            if parts and words[first : there[1]] == parts and there not in before:
-                before[there] = member, first
-                todo.append(there)
+            reached = end, first + len(parts)
+            if parts and words[first : reached[1]] == parts and reached not in before:
+                before[reached] = member, first
+                todo.append(reached)
     place, units = (count, len(words)), list[tuple[int, range, int]]()
     while place != (0, 0):
         if place not in before:

@@ -263,8 +263,8 @@ class Rationales(ClassificationTask):
 
     def fitting(self, query: Sequence[str], words: Sequence[str]) -> int:
         """How many words of a document fit. Raises ``UserError``: none, since the query is too long."""
-        left = self.cfg.max_positions - len(self.encode(query, ["a"])[0]) + len(self.subwords("a"))
-        if not (count := sum(end <= left for end in itertools.accumulate(len(self.subwords(word)) for word in words))):
+        room = self.cfg.max_positions - len(self.encode(query, ["a"])[0]) + len(self.subwords("a"))
+        if not (count := sum(end <= room for end in itertools.accumulate(len(self.subwords(word)) for word in words))):
             none = f"no word of the document fits beside the query {' '.join(query)[:60]!r}"
             raise UserError(f"--max-positions {self.cfg.max_positions}: {none}; give more, as many as the encoder has")
         return count

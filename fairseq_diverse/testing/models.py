@@ -78,8 +78,8 @@ def at(flags: Flags, place: str) -> Flags:
 
 def terms(flags: Flags) -> tuple[str, ...]:
     """The disagreement terms that are defined with these flags."""
-    whole = [name for name in placed(flags) if not MECHANISMS[name].has_maps]
-    return tuple(term for term in TERMS if term not in OF_MAPS or not whole)
+    without_maps = [name for name in placed(flags) if not MECHANISMS[name].has_maps]
+    return tuple(term for term in TERMS if term not in OF_MAPS or not without_maps)
 
 
 def cases(

@@ -634,8 +634,8 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
             build_model(flags)
         except UserError:
             continue
-        if (said := _together(flags)) and not _together(theirs):  # else the other is wrong
-            raise PropertyFailed(f"with {other}: {said}")
+        if (failure := _together(flags)) and not _together(theirs):  # else the other is wrong
+            raise PropertyFailed(f"with {other}: {failure}")
         for mechanism, alone, without in (name, ours, theirs), (other, theirs, ours):
             if mechanism in placed(without) or _acts(flags, without) or not _acts(alone):
                 continue  # an example may have several mechanisms, and one may do nothing by itself

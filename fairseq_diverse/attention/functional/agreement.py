@@ -168,10 +168,10 @@ def agreement(
         order = ("subspace", "output", "position")
         places = [names.index(name) if name in names else -1 for name in order]
         return Agreement.apply(*(measured.get(name) for name in order), valid_keys, valid_queries, places)
-    of_maps = {"position": position_agreement, "difference": difference_agreement}
+    functions = {"position": position_agreement, "difference": difference_agreement}
     return torch.stack(
         [
-            of_maps[name](*inputs[name]) if name in of_maps else _mean_cosine(*inputs[name], centre=term != name)
+            functions[name](*inputs[name]) if name in functions else _mean_cosine(*inputs[name], centre=term != name)
             for term, name in zip(terms, names, strict=True)
         ]
     )

@@ -102,8 +102,8 @@ def _in_torch(
         seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT)) if q.is_cuda else seen
         mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
     stacked = q.reshape(batch, 1, heads * queries, q.size(-1))
-    of_cuda = k.size(-1) % FUSED_WIDTHS > 0 or v.size(-1) % FUSED_WIDTHS > 0
-    keeps_maps = of_cuda if q.is_cuda else dropout > 0 or k.size(-1) != v.size(-1)
+    unfused_on_cuda = k.size(-1) % FUSED_WIDTHS > 0 or v.size(-1) % FUSED_WIDTHS > 0
+    keeps_maps = unfused_on_cuda if q.is_cuda else dropout > 0 or k.size(-1) != v.size(-1)
     recomputed = functools.partial(_recomputed, preserve_rng_state=dropout > 0)
     attend: Any = functools.partial(recomputed, _attend) if summed or keeps_maps else _attend
     outputs = (

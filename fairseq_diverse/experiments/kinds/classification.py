@@ -57,11 +57,11 @@ class Classification(Kind):
 
     def find_data(self, name: str, folders: Sequence[Path]) -> DataSet | None:
         for folder, plain in itertools.product(folders, PLAIN_DATA.values()):
-            there = [file for file in plain.files if (folder / file).is_file()]
-            if there and len(there) < len(plain.files):
-                missing = ", ".join(file for file in plain.files if file not in there)
+            present = [file for file in plain.files if (folder / file).is_file()]
+            if present and len(present) < len(plain.files):
+                missing = ", ".join(file for file in plain.files if file not in present)
                 raise ValueError(f"data set {name}: {folder} lacks {missing}, {plain.origin}")
-            if there:
+            if present:
                 content = b"".join((folder / file).read_bytes() for file in plain.files)
                 return DataSet(folder.name, folder, "", "", hashlib.sha256(content).hexdigest())
         if name not in PLAIN_DATA:

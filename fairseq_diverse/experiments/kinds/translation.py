@@ -191,8 +191,8 @@ class Translation(Kind):
         tests = summary.get("tests", {})
         current = (tests[name] for name in run.further if name in tests and is_of_test(run, name, tests[name]))
         parts = [summary, *current]
-        had = [{*part.get("metrics", {}), *(part.get("missing", {}) if tried else ())} for part in parts]
-        complete = all(set(run.row.metrics) <= names for names in had)
+        measured = [{*part.get("metrics", {}), *(part.get("missing", {}) if tried else ())} for part in parts]
+        complete = all(set(run.row.metrics) <= names for names in measured)
         return complete and len(parts) == 1 + len(run.further) and ("heads" in summary or not run.row.heads)
 
     def outcome(self, row: Row, summary: Summary) -> str:

@@ -50,13 +50,13 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
 
 def _parsed(program: str, arguments: Sequence[str], where: str) -> tuple[argparse.Namespace, Actions]:
     """What fairseq's parser makes of arguments, and the flags that it knows; errors in one line."""
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             parser = _parser(program, arguments)
             args, unknown = parser.parse_known_args(list(arguments))
     except SystemExit:
-        problem = said.getvalue().strip().splitlines()[-1].partition(": error: ")[2] or "would show its help only"
+        problem = output.getvalue().strip().splitlines()[-1].partition(": error: ")[2] or "would show its help only"
         raise ValueError(f"{where}: {_shortened(problem)}") from None
     except Exception as error:  # of fairseq's own types of values
         raise ValueError(f"{where}: {_unreadable(error)}{type(error).__name__}: {_shortened(str(error))}") from None
@@ -88,8 +88,8 @@ def lacking_trees(runs: Iterable[Run]) -> Iterator[str]:
         needed = plan.trees if plan else ()
         for split in dict.fromkeys(("train", "valid", run.row.split, *run.further.values())):
             paths = [*run.data.path.glob(f"{split}.*.{run.data.source}.idx")] or [run.data.path / split]
-            there = available_trees(paths[0].with_suffix(""))
-            if missing := [kind for kind in needed if kind not in there]:
+            available = available_trees(paths[0].with_suffix(""))
+            if missing := [kind for kind in needed if kind not in available]:
                 lacks = f"row {run.row.name}: {run.data.path}: {split} has no {' and '.join(missing)} trees"
                 yield f"{lacks}; data-prep/add-trees.sh or fairseq-diverse binarize-syntax adds them"
                 break

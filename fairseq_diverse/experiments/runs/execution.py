@@ -193,8 +193,8 @@ def repair_last_checkpoint(folder: Path) -> int:
         unfinished.unlink()
     if not _is_whole(last):
         last.unlink(missing_ok=True)
-        whole = filter(_is_whole, folder.glob("checkpoint_*_*.pt"))
-        if not (newest := max(whole, key=lambda path: int(path.stem.split("_")[2]), default=None)):
+        intact = filter(_is_whole, folder.glob("checkpoint_*_*.pt"))
+        if not (newest := max(intact, key=lambda path: int(path.stem.split("_")[2]), default=None)):
             return 0
         copy_file(newest, last)  # no link: fairseq writes into the last checkpoint
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]

@@ -206,7 +206,7 @@ def _trees(data: Path, folder: Path, makers: dict[str, str]) -> Iterator[list[st
     for kind, ending in FILES.items():
         out = f"{folder if kind in makers else data}/trees/{{split}}.{language}.{ending}"
         model = os.environ.get(f"{makers.get(kind, kind).upper()}_MODEL")
-        which = ["--kind", kind, "--language", language, *(["--parser", makers[kind]] if kind in makers else [])]
-        yield ["parse", *which, *(["--model", model] if model else []), *splits, "--input", text, "--out", out]
+        options = ["--kind", kind, "--language", language, *(["--parser", makers[kind]] if kind in makers else [])]
+        yield ["parse", *options, *(["--model", model] if model else []), *splits, "--input", text, "--out", out]
         files += [f"--{kind}", out]
     yield ["binarize-syntax", "--data", str(data), *(["--copy", str(folder)] if makers else []), *splits, *files]

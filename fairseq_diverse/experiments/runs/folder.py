@@ -69,9 +69,9 @@ def stage(run: Run) -> str:
         lacking.append(f"checkpoint {run.row.pretrained} missing")
     if lacking:
         return ", ".join(lacking)
-    left = [step for step in steps_of(run, state) if step not in state]
+    remaining = [step for step in steps_of(run, state) if step not in state]
     begun = state or (run.checkpoints / "checkpoint_last.pt").is_file()
-    return f"resumes with {left[0] if left else 'score'}" if begun else "new"
+    return f"resumes with {remaining[0] if remaining else 'score'}" if begun else "new"
 
 
 def folders_by_seed(run: Run) -> dict[int, Path]:

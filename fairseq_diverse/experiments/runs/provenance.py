@@ -53,8 +53,8 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
 
     variables = os.environ | (environment or {})
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    seen = (environment or {}).get("CUDA_VISIBLE_DEVICES", "")
-    if device != "cpu" and (gpus := len(seen.split(",")) if seen else torch.cuda.device_count()) > 1:
+    visible = (environment or {}).get("CUDA_VISIBLE_DEVICES", "")
+    if device != "cpu" and (gpus := len(visible.split(",")) if visible else torch.cuda.device_count()) > 1:
         device = f"{gpus} x {device}"
     tracked = _git("ls-files", "--error-unmatch", "__init__.py") is not None
     return {

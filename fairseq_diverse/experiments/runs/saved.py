@@ -237,8 +237,8 @@ class Copies:
         there = [start for summary in self.summaries for start in starts_of(summary)]
         lines = []
         for name, aspect in aspects.items():
-            if others := dict.fromkeys(aspect(start) for start in there if aspect(start) != aspect(here)):
-                lines.append(f"{self.folder} has runs of {name}: {'; '.join(others)}; here: {aspect(here)}")
+            if values := dict.fromkeys(aspect(start) for start in there if aspect(start) != aspect(here)):
+                lines.append(f"{self.folder} has runs of {name}: {'; '.join(values)}; here: {aspect(here)}")
         return lines
 
     def add(self, run: Run) -> None:

@@ -60,9 +60,9 @@ def _without(flags: Flags, names: Container[str]) -> Flags:
 
 def _average(lines: Sequence[Sequence[str]], trained: Flags) -> dict[str, Any]:
     flags = next((_flags(words) for words in lines if words[:2] == ["fairseq-diverse", "average"]), {})
-    which: dict[str, Any] = {key: int(flags[key]) for key in ("last", "best") if key in flags}
+    counts: dict[str, Any] = {key: int(flags[key]) for key in ("last", "best") if key in flags}
     by = {"by": flags["metric"]} if "metric" in flags else {}
-    return {**which, "every": int(trained["save-interval-updates"]), **by} if which else {}
+    return {**counts, "every": int(trained["save-interval-updates"]), **by} if counts else {}
 
 
 def _translation(summary: Summary, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
