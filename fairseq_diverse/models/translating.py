@@ -61,13 +61,13 @@ class Translator:
         self.search = generation_settings(**search)
         self.generator = task.build_generator(models, self.search)
         needed = dict.fromkeys(kind for m in models for kind in getattr(getattr(m.encoder, "plan", None), "trees", ()))
-        tree_files, self.parsers = self._given_trees(needed, files or {}, parsers or {})
+        tree_files, self.parsers = self._tree_sources(needed, files or {}, parsers or {})
         subwords = self.preprocessing.record["bpe"]["kind"]
         self.trees = LiveTrees(list(needed), self.parsers, tree_files, subwords) if needed else None
         self.count = 0
         self.noticed: dict[str, list[int]] = {"too long, not translated": [], "without a usable tree": []}
 
-    def _given_trees(
+    def _tree_sources(
         self, needed: Collection[str], files: Mapping[str, Path], models: Mapping[str, str]
     ) -> tuple[dict[str, Path], dict[str, dict[str, str]]]:
         """By kind, the files of trees and the parsers that the flags name, or the data's record."""

@@ -55,17 +55,17 @@ def interacting_attention(
         RuntimeError: shapes that do not fit together.
     """
     scale = q.size(-1) ** -0.5 if scale is None else scale
-    seen = None if allowed is None else attend_somewhere(allowed[(None,) * (4 - allowed.dim())])
-    if seen is not None:
-        seen.expand(len(q), 1, q.size(2), k.size(2))  # the kernels do not check it
-    if kernel.on_gpu(q, k, v, seen, dropout):
+    allowed = None if allowed is None else attend_somewhere(allowed[(None,) * (4 - allowed.dim())])
+    if allowed is not None:
+        allowed.expand(len(q), 1, q.size(2), k.size(2))  # the kernels do not check it
+    if kernel.on_gpu(q, k, v, allowed, dropout):
         from fairseq_diverse.attention.kernels import interacting_triton as triton
 
-        return triton.attend(q, k, v, seen, combine == "sum", scale, dropout)
+        return triton.attend(q, k, v, allowed, combine == "sum", scale, dropout)
     if kernel.usable(q, k, v, combine == "sum", dropout):
         plain = functools.partial(_in_torch, combine=combine, scale=1.0)
-        return kernel.Pairs.apply(q, k, v, seen, combine == "sum", scale, dropout, plain)
-    return _in_torch(q, k, v, seen, combine, dropout, scale)
+        return kernel.Pairs.apply(q, k, v, allowed, combine == "sum", scale, dropout, plain)
+    return _in_torch(q, k, v, allowed, combine, dropout, scale)
 
 
 def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, scale: float | None = None) -> Tensor:
@@ -92,15 +92,15 @@ def _map(q: Tensor, key: Tensor, allowed: Tensor | None, scale: float) -> Tensor
 
 
 def _in_torch(
-    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, combine: str, dropout: float, scale: float
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, combine: str, dropout: float, scale: float
 ) -> Tensor:
     """As ``interacting_attention``, with torch's fused attention; every query sees at least one key."""
     batch, heads, queries, _ = q.shape
     summed, mask = combine == "sum", None
-    if seen is not None:  # once, since torch would copy a bool or unaligned mask for every head
-        seen = seen if seen.size(2) == 1 else seen.repeat(1, 1, heads, 1)
-        seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT)) if q.is_cuda else seen
-        mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
+    if allowed is not None:  # once, since torch would copy a bool or unaligned mask for every head
+        allowed = allowed if allowed.size(2) == 1 else allowed.repeat(1, 1, heads, 1)
+        allowed = F.pad(allowed, (0, -allowed.size(-1) % ALIGNMENT)) if q.is_cuda else allowed
+        mask = q.new_zeros(1).masked_fill(~allowed, -torch.inf)[..., : k.size(2)]
     stacked = q.reshape(batch, 1, heads * queries, q.size(-1))
     unfused_on_cuda = k.size(-1) % FUSED_WIDTHS > 0 or v.size(-1) % FUSED_WIDTHS > 0
     keeps_maps = unfused_on_cuda if q.is_cuda else dropout > 0 or k.size(-1) != v.size(-1)

@@ -87,7 +87,7 @@ def from_results(folder: Path, rows: Sequence[Row], named: bool = True) -> dict[
             continue
         problem = difference(summary, by_name[name])
         if kept := summary.get("read"):
-            problem = problem or _other_file(read()[name], kept)
+            problem = problem or _input_difference(read()[name], kept)
         if problem and not named:
             continue
         if problem:
@@ -105,7 +105,7 @@ def difference(summary: Summary, row: Row) -> str:
     if summary["data"] != (name := data_name(row.data)):
         return f"its data are {summary['data']}, not {name}"
     before, after = summary["row"], kind_of(row).settings(row)
-    if changed_flag := _other_flag(before["train"], after["train"]):
+    if changed_flag := _flag_difference(before["train"], after["train"]):
         return f"it was trained with {changed_flag}"
     if before.get("pretrained") != after.get("pretrained"):
         return f"it was not pre-trained as row {row.first.name}" if row.first else "it was pre-trained as another row"
@@ -117,11 +117,11 @@ def difference(summary: Summary, row: Row) -> str:
     if before.get("lenpen") != after.get("lenpen"):
         tried = (", ".join(settings.get("lenpen") or ["none"]) for settings in (before, after))
         return "its length penalty was chosen from {}, not from {}".format(*tried)
-    changed_flag = _other_flag(before.get("generate", {}), after.get("generate", {}))
+    changed_flag = _flag_difference(before.get("generate", {}), after.get("generate", {}))
     return f"it was translated with {changed_flag}" if changed_flag else ""
 
 
-def _other_flag(before: Mapping[str, str | bool], after: Mapping[str, str | bool]) -> str:
+def _flag_difference(before: Mapping[str, str | bool], after: Mapping[str, str | bool]) -> str:
     """The first flag that differs between a run and its row, in words."""
     for flag in {**after, **before}:
         if before.get(flag) != after.get(flag):
@@ -138,7 +138,7 @@ def _evaluated(average: Mapping[str, Any]) -> str:
     return f"the average of the {which}, one every {{every}} updates".format(**average)
 
 
-def _other_file(digests: Mapping[str, str], kept: Mapping[str, str]) -> str:
+def _input_difference(digests: Mapping[str, str], kept: Mapping[str, str]) -> str:
     """What differs between the digests of what a row reads here and of what a run read; empty if nothing does."""
     name = differing(digests, kept)
     return f"it was run with another {name}" if name else ""
@@ -152,7 +152,7 @@ def refuse_replacing(folder: Path, rows: Sequence[Row], summaries: Mapping[str, 
             copy = read_summary(path, "")
         except ValueError:  # none is there, or what is there is damaged
             continue
-        problem = difference(copy, row) or _other_file(summary.get("read", {}), copy.get("read", {}))
+        problem = difference(copy, row) or _input_difference(summary.get("read", {}), copy.get("read", {}))
         if copy.get("data_hash") != summary.get("data_hash"):
             problem = problem or "its data are others of this name"
         if problem:

@@ -87,7 +87,7 @@ def load_table(
     axes = tuple(flag.strip() for flag in x.split(",")) if x else ()
     systems = (table.cited or {}).items()
     cited = {" ".join(name.split()): file.published_figures(of, f"{path}: cited: {name}", ()) for name, of in systems}
-    return Table(path.stem, title or path.stem, note, axes, _different(rows) if data else rows, changed, cited)
+    return Table(path.stem, title or path.stem, note, axes, _without_repeats(rows) if data else rows, changed, cited)
 
 
 def _resolved(name: str, family: str, row: Flags, source: _TableSource) -> Row:
@@ -96,8 +96,8 @@ def _resolved(name: str, family: str, row: Flags, source: _TableSource) -> Row:
     where = f"{path}: row {name}"
     written = {key: value for key, value in {**source.content, **row, **settings.keys}.items() if key in ROW_KEYS}
     keys = typed(written, RowKeys, where)
-    data_of_file = _place(keys.data, "data", path)
-    data, size_name = source.data or data_of_file, source.size or _place(keys.size, "size", path)
+    data_of_file = _resolved_path(keys.data, "data", path)
+    data, size_name = source.data or data_of_file, source.size or _resolved_path(keys.size, "size", path)
     if not data or not size_name:
         raise ValueError(f"{where} has no `data` or no `size`")
     try:
@@ -152,7 +152,7 @@ def _with_other_rows(row: Row, rows: dict[str, Row], path: Path) -> Row:
     return replace(row, pretrained=first) if first else row
 
 
-def _different(rows: dict[str, Row]) -> dict[str, Row]:
+def _without_repeats(rows: dict[str, Row]) -> dict[str, Row]:
     """The rows without those that train and translate as an earlier one, which gets their metrics and test sets."""
     first: dict[str, str] = {}
     checkpoints = {name: row.pretrained if isinstance(row.pretrained, str) else "" for name, row in rows.items()}
@@ -223,7 +223,7 @@ def _text(value: Text) -> str:
     return "" if value is None else str(value)
 
 
-def _place(value: Text, key: str, path: Path) -> str:
+def _resolved_path(value: Text, key: str, path: Path) -> str:
     """A row's data or size, a name or a path, from the current folder or the table's; empty where there is none."""
     text = _text(value)
     beside = path.parent / text
