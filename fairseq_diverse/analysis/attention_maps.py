@@ -79,8 +79,8 @@ class SentencePair:
         """
         source = Labels.of(self.source) if subwords else self.source_words
         target = Labels.of(self.target) if subwords else self.target_words
-        read = Labels(target.texts[-1:] + target.texts[:-1], target.sizes[-1:] + target.sizes[:-1])  # </s> first
-        return {"encoder": (source, source), "decoder": (read, read), "cross": (target, source)}[component]
+        inputs = Labels(target.texts[-1:] + target.texts[:-1], target.sizes[-1:] + target.sizes[:-1])  # </s> first
+        return {"encoder": (source, source), "decoder": (inputs, inputs), "cross": (target, source)}[component]
 
 
 def by_words(maps: Tensor, queries: Labels, keys: Labels) -> Tensor:
@@ -178,11 +178,11 @@ def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor]
         extra = model(**sample, features_only=True, attention_request=AttentionRequest(inside="encoder"))[1]
         mask = None
         if syntax is not None:
-            penalty, seen = syntax.penalty(relate(sample["source_trees"], model.encoder.plan.trees))
-            seen = seen.flatten(0, -3)[0]  # (T, T)
-            logits = seen.new_zeros(seen.shape, dtype=torch.float) if penalty is None else penalty.flatten(0, -3)[0]
-            logits = logits.masked_fill(~seen, -torch.inf)
-            mask = (logits - logits.amax(-1, keepdim=True)).exp().masked_fill(~seen, torch.nan)
+            penalty, allowed = syntax.penalty(relate(sample["source_trees"], model.encoder.plan.trees))
+            allowed = allowed.flatten(0, -3)[0]  # (T, T)
+            logits = torch.zeros_like(allowed, dtype=torch.float) if penalty is None else penalty.flatten(0, -3)[0]
+            logits = logits.masked_fill(~allowed, -torch.inf)
+            mask = (logits - logits.amax(-1, keepdim=True)).exp().masked_fill(~allowed, torch.nan)
     plain = extra["inside"]["encoder", layer][1]
     redundant = extra["redundant"].get(layer)
     return Comparison(mask, plain[0], None if redundant is None else redundant[0])

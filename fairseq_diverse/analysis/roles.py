@@ -23,10 +23,10 @@ def neighbour_hits(weights: Tensor, valid: Tensor, offset: int) -> tuple[Tensor,
     Returns:
         (H,) hits, and the number of queries.
     """
-    at = torch.arange(valid.size(1), device=valid.device) + offset
-    inside = (at >= 0) & (at < len(at))
-    counted = valid & inside & valid[:, at.clamp(0, len(at) - 1)]  # (B, T)
-    hits = (weights.argmax(-1) == at) & counted.unsqueeze(1)
+    neighbour = torch.arange(valid.size(1), device=valid.device) + offset
+    inside = (neighbour >= 0) & (neighbour < len(neighbour))
+    counted = valid & inside & valid[:, neighbour.clamp(0, len(neighbour) - 1)]  # (B, T)
+    hits = (weights.argmax(-1) == neighbour) & counted.unsqueeze(1)
     return hits.sum((0, 2)), counted.sum()
 
 

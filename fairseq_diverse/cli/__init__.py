@@ -192,12 +192,12 @@ def main(argv: list[str] | None = None) -> int:
             parser.error("; nearest: ".join([f"no command {command}", *near]) + "; --help lists all")
         args, unknown = parser.parse_known_args(argv)
         if unknown:
-            used = getattr(args, "subparser", parser)
+            command_parser = getattr(args, "subparser", parser)
             flag = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(flag, used._option_string_actions, n=1)
+            near = difflib.get_close_matches(flag, command_parser._option_string_actions, n=1)
             problem = "; nearest: ".join([f"unrecognized arguments: {' '.join(unknown)}", *near])
             placed = flag.endswith("-on") and command in user_dir.COMMANDS and folder is None
-            used.error(problem + FORGOTTEN * placed)
+            command_parser.error(problem + FORGOTTEN * placed)
         args.user_dir, args.words = folder, argv
         _check_paths(args)
         with stopped_by_signals(), for_paper(args) if hasattr(args, "no_title") else nullcontext():

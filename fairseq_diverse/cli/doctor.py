@@ -136,20 +136,20 @@ def _fairseq() -> Iterator[Check]:
         yield Check("fairseq", "missing", "", f"{install('fairseq')} (docs/host.md: other Pythons, your own fairseq)")
         return
     installed = f"{' and '.join(packages) or 'fairseq without metadata'}, from {Path(spec.origin).parent}"
-    again = f"pip uninstall {' '.join(FAIRSEQ)}, then {install('fairseq')}"
+    reinstall = f"pip uninstall {' '.join(FAIRSEQ)}, then {install('fairseq')}"
     if len(packages) > 1:
-        yield Check("fairseq", "wrong", f"{installed}: each overwrites files of the other", again)
+        yield Check("fairseq", "wrong", f"{installed}: each overwrites files of the other", reinstall)
         return
     try:
         import_module("fairseq")
     except (Exception, SystemExit) as error:
-        advice = f"{again}, or build it with scripts/wheels.sh --fairseq CHECKOUT (docs/host.md)"
+        advice = f"{reinstall}, or build it with scripts/wheels.sh --fairseq CHECKOUT (docs/host.md)"
         yield Check("fairseq", "wrong", f"{installed}, cannot be imported: {first_line(error)}", advice)
         return
     from fairseq_diverse.host.needs import lacking
 
     if missing := lacking():
-        yield Check("fairseq", "wrong", f"{installed}, lacks {', '.join(missing)}", again)
+        yield Check("fairseq", "wrong", f"{installed}, lacks {', '.join(missing)}", reinstall)
         return
     yield Check("fairseq", "ok", installed)
 

@@ -94,10 +94,10 @@ def _read(task: GlueTask, written: Sequence[str], data: str, split: str) -> tupl
     """
     steps = Preprocessing.load(data)
     answers = [steps.decode(line) for line in written]
-    read = task.read_answers(answers)
-    others = [answer for answer, value in zip(answers, read, strict=True) if value is None]
+    values = task.read_answers(answers)
+    others = [answer for answer, value in zip(answers, values, strict=True) if value is None]
     targets: list[float] = []
-    wrong: list[float] = [0.0] * len(read)
+    wrong: list[float] = [0.0] * len(values)
     if split.startswith("valid"):
         targets = [value or 0.0 for value in task.read_answers(read_lines(Path(data) / "text" / f"{split}.label"))]
         if task.regression:
@@ -106,7 +106,8 @@ def _read(task: GlueTask, written: Sequence[str], data: str, split: str) -> tupl
             wrong = [-1.0] * len(targets)
         else:
             wrong = [(value + 1) % len(task.labels) for value in targets]
-    return [fallback if value is None else value for value, fallback in zip(read, wrong, strict=True)], targets, others
+    predictions = [fallback if value is None else value for value, fallback in zip(values, wrong, strict=True)]
+    return predictions, targets, others
 
 
 def write_predictions(task: GlueTask, predictions: Sequence[float], path: Path) -> None:

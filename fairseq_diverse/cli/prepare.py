@@ -215,9 +215,9 @@ def _prepare_own(args: argparse.Namespace, encoding: Encoding | None) -> None:
     if not prepare(encoding.applied(config) if encoding else config, raw, out, encoding=encoding, **flags):
         print(f"already prepared: {out}")
     words = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out), *_subword_flags(args)]
-    again = " ".join(shlex.join(words).splitlines())
+    rerun = " ".join(shlex.join(words).splitlines())
     content = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-    write_text(written, f"# after a change: {again} --overwrite\n{content}")
+    write_text(written, f"# after a change: {rerun} --overwrite\n{content}")
     print(f"configuration: {written}")
 
 

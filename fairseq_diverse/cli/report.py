@@ -42,16 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, help=argparse.SUPPRESS)  # so that the arguments of `run` can be given
     add("--finished", action="store_true", help="only rows with a finished run; a note names the others")
     add("--verdict", action="store_true", help="for each row: whether it helps, how certain that is, and its cost")
-    by = "NLL by groups of test sentences: length, rare-words, attachment (of prepositional phrases) or verb-final "
-    add("--by", metavar="PROPERTY", help=f"{by}(clauses); several comma-separated")
+    groups = "NLL by groups of test sentences: length, rare-words, attachment (of prepositional phrases) or verb-final "
+    add("--by", metavar="PROPERTY", help=f"{groups}(clauses); several comma-separated")
     add("--heads", action="store_true", help="how different each row's heads are, as measured by `run --heads`")
     sentences = "also each row's translations of N sentences, evenly spread over the test set (default: 0; HTML: 20)"
     add("--translations", type=int, metavar="N", help=sentences)
     add("--format", choices=FORMATS, default="text", help="output format (default: text)")
     columns = parser.add_mutually_exclusive_group()
     columns.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named by their headings")
-    every = "also parameters, further scores, tests over sentences alone, and speeds"
-    columns.add_argument("--all-columns", action="store_true", help=every)
+    details = "also parameters, further scores, tests over sentences alone, and speeds"
+    columns.add_argument("--all-columns", action="store_true", help=details)
     add("--no-notes", action="store_true", help="leave out the notes below the tables")
     add("--out", type=Path, metavar="FILE", help="write to this file instead of printing")
     add("--save", type=Path, metavar="DIR", help="copy the runs' summaries there, for --results")

@@ -153,8 +153,8 @@ def _score(
         language = language or target
         if language != target and language == entry(args.data, record, "source"):  # the model's direction is the other
             side = "source"
-    every = (path for paths in files.values() for path in paths)
-    translations = {path: scoring.read_translations(path, args.data, side) for path in every}
+    all_files = (path for paths in files.values() for path in paths)
+    translations = {path: scoring.read_translations(path, args.data, side) for path in all_files}
     first, *others = references
     for path, lines in [*((path, references[path]) for path in others), *translations.items()]:
         if len(lines) != (expected := len(references[first])):

@@ -161,8 +161,8 @@ def _data(data: str, record: Mapping[str, Any]) -> str:
     steps = [f"- `{data}`, {between}: {splits} lines. Hash of the prepared text: `{record['hash']}`."]
     steps += [f"- Subwords: {bpe['kind']}, size {bpe['size']:,}."]
     for name, side in record["config"]["sides"].items():
-        on = [key for key in ("normalize", "lowercase", "truecase") if side.get(key)]
-        steps.append(f"- {name.capitalize()}: tokenizer {', '.join([side['tokenizer'], *on])}.")
+        applied = [key for key in ("normalize", "lowercase", "truecase") if side.get(key)]
+        steps.append(f"- {name.capitalize()}: tokenizer {', '.join([side['tokenizer'], *applied])}.")
     return "\n".join(steps)
 
 

@@ -89,8 +89,8 @@ def draw_learning_curves(trainings: Mapping[str, Sequence[Training]], metric: st
     """Two panels, against updates and against minutes; the curves of one name share a colour. Training is a line over
     the pale values that it smooths, means of ``smooth`` values (rounded up to an odd number; 1: none), by default of so
     many that about ``POINTS`` independent ones remain of the longest curve; validations are hollow dots."""
-    every = [run for runs in trainings.values() for run in runs]
-    longest = max((len(run.training.losses) for run in every), default=0)
+    all_runs = [run for runs in trainings.values() for run in runs]
+    longest = max((len(run.training.losses) for run in all_runs), default=0)
     window = (smooth if smooth is not None else max(1, longest // POINTS)) // 2 * 2 + 1
     figure, axes = panels(2, 8.4, 3.6, sharey=True)
     for number, (name, runs) in enumerate(trainings.items()):
@@ -99,17 +99,17 @@ def draw_learning_curves(trainings: Mapping[str, Sequence[Training]], metric: st
         dots = {"color": color, "marker": "o", "markersize": 4, "fillstyle": "none", "linestyle": "none"}
         for axis, field in zip(axes, ("updates", "minutes"), strict=True):
             for i, (training, validation, _) in enumerate(runs):
-                at = getattr(training, field)
+                x = getattr(training, field)
                 if window > 1:
-                    axis.plot(at, training.losses, color=color, linewidth=0.6, alpha=0.25)
-                axis.plot(at, smoothed(training.losses, window), **line, label=None if i else name)
+                    axis.plot(x, training.losses, color=color, linewidth=0.6, alpha=0.25)
+                axis.plot(x, smoothed(training.losses, window), **line, label=None if i else name)
                 axis.plot(getattr(validation, field), validation.losses, **dots)
     for axis, label in zip(axes, ("updates", "minutes of training"), strict=True):
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     axes[0].plot([], [], color="gray", label="training" + f", mean of {window} values" * (window > 1))
-    if any(run.validation.losses for run in every):
+    if any(run.validation.losses for run in all_runs):
         axes[0].plot([], [], "o", color="gray", fillstyle="none", markersize=4, label="validation")
-    axes[0].set_ylabel(METRICS[metric] if all(run.of_tokens for run in every) else OF_CLASSIFIERS)
+    axes[0].set_ylabel(METRICS[metric] if all(run.of_tokens for run in all_runs) else OF_CLASSIFIERS)
     legend_above(figure)
     return figure

@@ -36,10 +36,10 @@ class Runs(NamedTuple):
 def measures_of(runs: Runs) -> Sequence[Measure]:
     """Of their kind; one that a finished run lacks, as a metric whose program was missing, is not compared."""
     names = dict.fromkeys(name for row in (*runs.rows, *runs.hidden) for name in (row.name, row.baseline))
-    every = [run for name in names for run in runs.summaries.get(name, ())]
+    all_runs = [run for name in names for run in runs.summaries.get(name, ())]
 
     def usable(measure: Measure) -> Measure:
-        lacking = measure.compared and any(measure.figure(run) is None for run in every)
+        lacking = measure.compared and any(measure.figure(run) is None for run in all_runs)
         return replace(measure, compared=False, examples=None, resampled=None) if lacking else measure
 
     return list(map(usable, runs.kind.measures(runs.rows)))
@@ -70,13 +70,13 @@ def _refuse_other_data(row: Row, summaries: Summaries, measures: Sequence[Measur
     for name, groups in zip(sides, by_data, strict=True):
         if len(groups) > 1:
             raise ValueError(f"row {name}: {_seeds(groups.values())} were run on different data; run them on the same")
-    read: dict[str, list[tuple[str, Summary]]] = grouped(
+    inputs: dict[str, list[tuple[str, Summary]]] = grouped(
         (what, (digest, run))
         for run in summaries[row.name]  # those of earlier versions have no digests
         for what, digest in ({"trees": run.get("trees")} | run.get("read", {})).items()
         if digest
     )
-    for what, digests in read.items():
+    for what, digests in inputs.items():
         if len(groups := grouped(digests)) > 1:
             seeds = _seeds(groups.values())
             raise ValueError(f"row {row.name}: {seeds} were run with different {what}; run them with the same")

@@ -196,7 +196,7 @@ def machines_note(lines: Sequence[Line]) -> list[str]:
     """Where the rows ran."""
     by_row = {line.name: machines(line.runs) for line in lines}
     placed = [(place, row, seeds, len(by_row[row])) for row in by_row for place, seeds in by_row[row].items()]
-    rows = grouped((at, row + f" seed {', '.join(map(str, seeds))}" * (n > 1)) for at, row, seeds, n in placed)
+    rows = grouped((place, row + f" seed {', '.join(map(str, seeds))}" * (n > 1)) for place, row, seeds, n in placed)
     if len(rows) > 1:
         ran = "; ".join(f"{place}: {', '.join(names)}" for place, names in rows.items())
         return [f"runs of different machines or settings, which alone may change a score: {ran}"]

@@ -77,8 +77,8 @@ def rows_report(
     that is shown beside; arguments as of `build`."""
     main, *beside = selection.kinds
     runs, table = selection.of_kind(main), selection.table
-    every, chosen = tests_of(runs, test)
-    titles = {name: table.title + f": {name}" * (len(every) > 1) for name in chosen if runs.rows}
+    all_tests, chosen = tests_of(runs, test)
+    titles = {name: table.title + f": {name}" * (len(all_tests) > 1) for name in chosen if runs.rows}
     sheets = [sheet_of(of_test(runs, name), title, judged) for name, title in titles.items()]
     others = [sheet_of(selection.of_kind(kind), kind.title) for kind in beside]
     blocks = _with_columns([*sheets, *others], names, details)
@@ -121,9 +121,9 @@ def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
         shown = [c for c in columns.verdict_columns(measures) if kind.speeds or c.heading != "training speed"]
         cells = without_empty(cells_of(shown, with_baseline))
     else:
-        every = columns.row_columns(kind, lines, measures)
-        cells = without_empty(cells_of(every, lines))
-        details = [column.heading for column in every if column.details and column.heading in cells[0]]
+        all_columns = columns.row_columns(kind, lines, measures)
+        cells = without_empty(cells_of(all_columns, lines))
+        details = [column.heading for column in all_columns if column.details and column.heading in cells[0]]
 
     def below(headings: Sequence[str]) -> list[str]:
         if judged:
@@ -146,7 +146,7 @@ def groups_report(selection: Selection, by: str, test: str | None, names: str | 
     runs, source = selection.of_kind(selection.kinds[0]), selection.source
     properties = [known_property(name.strip()) for name in by.split(",")]
     records = find_records(runs.rows, runs.summaries, source.results, source.runs)
-    every, chosen = tests_of(runs, test)
+    all_tests, chosen = tests_of(runs, test)
     content: dict[str, Any] = {}
     sheets = []
     for test_name in chosen:
@@ -154,7 +154,7 @@ def groups_report(selection: Selection, by: str, test: str | None, names: str | 
         for name in properties if any(shown.summaries[row.name] for row in shown.rows) else ():
             lines = groups.compare_groups(shown, records, name, test_name)
             text = groups.group_notes(lines, name, records)
-            title = f"{selection.table.title}: by {name}" + f", {test_name}" * (len(every) > 1)
+            title = f"{selection.table.title}: by {name}" + f", {test_name}" * (len(all_tests) > 1)
             cells = without_empty(cells_of(groups.group_columns(), lines))
             sheets.append(Sheet(title, cells, lambda _, text=text: text, lines, list(map(groups.group_entries, lines))))
             content.setdefault(test_name, {})[name] = {"rows": sheets[-1].values, "notes": text}

@@ -87,13 +87,13 @@ def choose(
     shown = [row.name for row in select_rows(table, rows)]
     if table.changed:  # figures that are not those of the file's settings say so in the title
         table = replace(table, title=f"{table.title} [{' '.join(table.changed)}]")
-    every = _with_baseline(table, baseline)
-    if row := next((row for row in every if row.baseline in left_out), None):
+    all_rows = _with_baseline(table, baseline)
+    if row := next((row for row in all_rows if row.baseline in left_out), None):
         raise UserError(f"--without {row.baseline}: row {row.name} is compared with it; give another --baseline")
-    by_name = {row.name: row for row in every}
+    by_name = {row.name: row for row in all_rows}
     chosen = _with_their_baselines(table, [by_name[name] for name in shown], bool(baseline))
     names = {row.name for row in chosen}
-    hidden = [row for row in every if row.name not in names]
+    hidden = [row for row in all_rows if row.name not in names]
     summaries = source.summaries(chosen)
     summaries |= source.summaries(hidden, named=False) if hidden else {}
     if seeds is not None:

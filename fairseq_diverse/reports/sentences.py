@@ -119,13 +119,13 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
         if by == "length":
             cuts = {*np.quantile(values, QUARTERS, method="inverted_cdf").tolist(), record["longest"]}
             number = np.searchsorted(sorted(cuts), values)
-            ranges = {at: np.unique(values[number == at]) for at in np.unique(number)}
-            names = {at: f"{r[0]} to {r[-1]} words" if len(r) > 1 else f"{r[0]} words" for at, r in ranges.items()}
+            ranges = {i: np.unique(values[number == i]) for i in np.unique(number)}
+            names = {i: f"{r[0]} to {r[-1]} words" if len(r) > 1 else f"{r[0]} words" for i, r in ranges.items()}
         else:
             number = np.searchsorted(COUNTS, values, side="right")
             names = dict(enumerate(("never", "1 to 9 times", "10 to 99 times", "100 times or more")))
     used, number = np.unique(number, return_inverse=True)
-    return Groups([names[at] for at in used], number)
+    return Groups([names[i] for i in used], number)
 
 
 def find_records(

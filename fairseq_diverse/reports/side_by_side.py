@@ -58,8 +58,8 @@ def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideByS
             raise ValueError(f"{path}: {len(lines)} translations of the {len(reference)} sentences of {texts[1]}")
     count = min(count, len(reference))
     shown = [
-        Sentence(at + 1, source[at], reference[at], {row: lines[at] for row, lines in translated.items()})
-        for at in (number * len(reference) // count for number in range(count))
+        Sentence(i + 1, source[i], reference[i], {row: lines[i] for row, lines in translated.items()})
+        for i in (number * len(reference) // count for number in range(count))
     ]
     return SideBySide(shown, len(reference), chosen)
 
