@@ -109,7 +109,7 @@ def tokenize(
                         count["duplicates"] += 1
                         continue
                     seen.add(digest)
-                if not any(empty) and not _within_limits(tokenized, config.filter):
+                if not any(empty) and not _within(tokenized, config.filter):
                     count["filtered"] += 1
                     continue
             kept += 1
@@ -142,7 +142,7 @@ def _refuse_marks(config: DataConfig, paths: tuple[Path, ...], number: int, toke
             raise ValueError(f"{place(path, number)}: {text}; write it otherwise, or set tokenizer: moses")
 
 
-def _within_limits(tok: list[str], limits: dict[str, Any]) -> bool:
+def _within(tok: list[str], limits: dict[str, Any]) -> bool:
     lengths = sorted(text.count(" ") + 1 for text in tok)
     short, long = lengths[0], lengths[-1]
     if short < limits["min-length"] or (limits["max-length"] and long > limits["max-length"]):
