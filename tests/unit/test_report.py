@@ -891,10 +891,10 @@ def test_tables_in_a_text_are_replaced(results, error_of, output_of, tmp_path):
     assert written.startswith(f"before\n\n{marker}table\n\n| row | BLEU |") and "old" not in written
     assert written.endswith("\n<!-- end -->\nafter\n") and "| second | not run |" in written
     assert not main(["report", "--refresh", str(text)]) and text.read_text() == written
-    (tmp_path / "own_mechanisms").mkdir()
-    (tmp_path / "own_mechanisms/__init__.py").touch()
-    text.write_text(written.replace("--columns", f"--user-dir {tmp_path / 'own_mechanisms'} --columns"))
-    assert output_of("report", "--refresh", text) == f"{text}: 1 table\n" and "own_mechanisms" in sys.modules
+    (tmp_path / "mechanisms_of_a_page").mkdir()
+    (tmp_path / "mechanisms_of_a_page/__init__.py").touch()
+    text.write_text(written.replace("--columns", f"--user-dir {tmp_path / 'mechanisms_of_a_page'} --columns"))
+    assert output_of("report", "--refresh", text) == f"{text}: 1 table\n" and "mechanisms_of_a_page" in sys.modules
     for wrong, message in (
         ("nothing\n", "no table between"),
         (marker.replace("--columns", "--colums"), "--colums"),

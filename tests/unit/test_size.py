@@ -14,6 +14,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.models import architectures
 from fairseq_diverse.models.systems import ARCHITECTURES
 from fairseq_diverse.support.files import read_lines
+from fairseq_diverse.testing.models import TINY
 from tests import cases
 from tests.integration.commands import make_data
 
@@ -179,7 +180,7 @@ def test_flops_by_hand():
 @pytest.mark.parametrize("key_width", [0, 7])
 @pytest.mark.parametrize("combine", ["concat", "sum"])
 @pytest.mark.parametrize(
-    ("component", "layer"), [("encoder", 1), ("decoder", 1), ("cross", 1), ("cross", cases.TINY["decoder_layers"])]
+    ("component", "layer"), [("encoder", 1), ("decoder", 1), ("cross", 1), ("cross", TINY["decoder_layers"])]
 )
 def test_flops_of_interacting_heads_by_hand(component, layer, combine, key_width):
     """H - 1 times more products than plain attention, and with concat H - 1 times more output projections."""
