@@ -440,13 +440,19 @@ class HardCoded(Mechanism):
 
 
 PLACES = "encoder", "decoder", "cross", "roberta"
+FAST = {Router: "decoder", CarriesValues: "cross", DropsHeads: "encoder", HardCoded: "roberta", Sparsemax: "encoder"}
+FAST |= {OneMore: "decoder"}  # there alone
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize(
     ("cls", "place"),
-    [*itertools.product((Router, CarriesValues, DropsHeads), PLACES), (OneMore, "decoder")]
-    + [(cls, place) for cls in (HardCoded, Sparsemax) for place in PLACES if (cls, place) != (HardCoded, "cross")],
+    [
+        pytest.param(cls, place, marks=[pytest.mark.slow] * (place != fast))
+        for cls, fast in FAST.items()
+        for place in PLACES
+        if (cls, place) != (HardCoded, "cross") and (cls, place == fast) != (OneMore, False)
+    ],
 )
 def test_mechanisms_of_other_papers_have_every_property(cls, place):
     has_every_property(cls, place)

@@ -230,7 +230,7 @@ def test_second_derivatives_are_exact_or_refused(name):
             assert re.search("has no second derivative|derivative for .* is not implemented", str(error))
 
 
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", WITHOUT_TREES)
 def test_torch_exports_it_for_any_length(name, padded):
     settings = settings_by_name(at(examples(name)[0], "encoder"))
