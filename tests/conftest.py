@@ -22,6 +22,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name != "test_triton.py")  # long, and last by its name: one worker would wait
+
+
 def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 50, 50)
     gc.freeze()  # thousands of imported and collected objects, searched again and again otherwise
