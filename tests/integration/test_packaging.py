@@ -10,11 +10,13 @@ import tarfile
 import tomllib
 import zipfile
 from email import message_from_bytes
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import setuptools
 import yaml
+from packaging.specifiers import SpecifierSet
 
 import fairseq_diverse
 
@@ -256,3 +258,13 @@ def test_no_compiler_is_one_line(tmp_path):
         first, stopped = done.stderr.splitlines()
         assert first.startswith("error: no C++ compiler: install g++, ") and "PYTHON=python3.12" in first
         assert "*** [" in stopped and not (tmp_path / ".venv").exists()
+
+
+def test_pinned_versions_are_for_every_python_3_11():
+    """Debian 12 has 3.11.2."""
+    pins = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    needed = {(dist.name.lower(), dist.version): dist.metadata.get("Requires-Python") or "" for dist in distributions()}
+    pinned = {(name.lower(), version) for name, version in pins} & {*needed}
+    if len(pinned) < 40:
+        pytest.skip("other versions are installed than the pinned ones")
+    assert not [pin for pin in pinned if "3.11.0" not in SpecifierSet(needed[pin])]
