@@ -16,7 +16,7 @@ from fairseq_diverse.support.paths import config_names
 ROOT = Path(__file__).resolve().parents[2]
 DEVIATIONS = (ROOT / "docs/deviations.md").read_text(encoding="utf-8")
 
-# the papers' scores, each with the metric that stands beside it; every run has BLEU
+# of each score in a paper, the metric that it is compared with; every run has BLEU
 METRICS = {
     **{"bleu": "multi-bleu", "wer-li2022": "wer-li2022", "meteor": "meteor-en"},
     **{"rouge-l": "rouge-l", "cider": "cider", "yisi": "yisi-1"},
