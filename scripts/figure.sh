@@ -10,7 +10,7 @@ if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "--sentence and --heads are for zhang2021 5: a sentence of the test split (default: the paper's, else the first) and heads." >&2
     exit 2
 fi
-paper=$1 figure=$1-figure$2 rows= metric=
+paper=$1 figure=$1-figure$2 rows= metric= dry=
 case "$1 $2" in
     "li2021 3") number=1 rows=baseline,subspace,position,output ;;
     "li2021 4") number=figure4 rows=baseline,disagreement,aggregation,both ;;
@@ -41,6 +41,7 @@ while [[ $# -gt 0 ]]; do
             ;;
         --size | --set) changed+=("$1" "${2:?$1: a value is missing}") && shift ;;
         --archives | --raw) from=("$1" "${2:?$1: a folder is missing}") given+=("$1" "$2") && shift ;;
+        --dry-run) dry=1 given+=("$1") ;;
         --no-download | --accept-counts | --strict-counts) checks+=("$1") given+=("$1") ;;
         *) given+=("$1") ;;
     esac
@@ -54,7 +55,7 @@ if [[ $figure == li2022-figure3 ]]; then # nothing to train
         folders+=("$runs/data/$name")
         [[ -d $runs/data/$name ]] || missing+=("$name")
     done
-    [[ " ${given[*]} " != *" --dry-run "* ]] || { echo "to prepare: ${missing[*]:-nothing}" && exit 0; }
+    [[ -z $dry ]] || { echo "to prepare: ${missing[*]:-nothing}" && exit 0; }
     [[ ${#missing[@]} -eq 0 ]] || fairseq-diverse prepare "${missing[@]}" "${from[@]}" "${checks[@]}" --workers "$(nproc)"
     exec fairseq-diverse plot lengths --data "${folders[@]}" --out "$out"
 fi
@@ -62,7 +63,7 @@ fi
 given+=("${changed[@]}" ${rows:+--rows "$rows"})
 "$root/scripts/table.sh" "$paper" "$number" "${given[@]}" ||
     { echo "$0: nothing drawn: a row failed, see above" >&2 && exit 1; }
-[[ " ${given[*]} " != *" --dry-run "* ]] || exit 0
+[[ -z $dry ]] || exit 0
 table=$paper-table$number
 [[ -z $metric ]] || exec fairseq-diverse plot rows "${table/tablefig/fig}" "${changed[@]}" ${rows:+--rows "$rows"} --metrics "$metric" --out "$out"
 # of each row, of a grid the point with the lowest validation loss: name, checkpoint of the first seed, folders of all
