@@ -19,7 +19,7 @@ from examples.images.data import Pictures, normalize
 from examples.images.model import SIZES, AugmentedConv, Maps
 from examples.images.train import WORKERS, build, opened
 from fairseq_diverse.support.errors import UserError, exit_with
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.files import atomic_write, sha256_of
 
 CHANNELS = (32, 64, 64)
 
@@ -105,7 +105,11 @@ def main(words: Sequence[str] | None = None) -> None:
     sets = [Pictures(args.data, side, training=training) for training in (True, False)]
     if any(pictures.classes != saved["classes"] for pictures in sets):
         raise UserError(f"--data {args.data}: other classes than those of {args.checkpoint}")
-    done: dict[str, float] = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    made_by = f"{sha256_of(args.checkpoint)}, seed {args.seed}"
+    saved_accuracies = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    if saved_accuracies.pop("made_by", made_by) != made_by:
+        raise UserError(f"--save {args.save}: of another checkpoint or --seed; delete it, or give another file")
+    done: dict[str, float] = saved_accuracies
     missing = [layer for layer in layers if str(layer) not in done]
     maps = [maps_of(model, pictures, missing, args.workers, device) if missing else {} for pictures in sets]
     labels = [torch.tensor([label for _, label in pictures.files]) for pictures in sets]
@@ -114,7 +118,7 @@ def main(words: Sequence[str] | None = None) -> None:
         done[str(layer)] = accuracy(*parts, len(saved["classes"]), args.seed, device)
         if args.save:
             with atomic_write(args.save) as file:
-                json.dump(done, file)
+                json.dump(done | {"made_by": made_by}, file)
     for layer in layers:
         print(f"layer {layer}: {done[str(layer)]:.2f}% of {len(sets[1]):,} pictures")
 

@@ -228,6 +228,21 @@ def test_checkpoints_and_layers_without_maps_are_refused(images, pictures, check
     refused(images.classify_maps, r"other classes than those of .*\.pt", augmented, "--data", str(others))
 
 
+def test_saved_accuracies_are_of_one_checkpoint_and_seed(images, pictures, checkpoints, tmp_path, capsys):
+    """Layers that the file has are not done again; a network trained further starts anew."""
+    saved, checkpoint = tmp_path / "maps.json", shutil.copy(checkpoints["augmented"], tmp_path / "network.pt")
+    words = f"--data {pictures} --checkpoint {checkpoint} --workers 0 --layers 10 --save {saved}".split()
+    images.classify_maps.main(words)
+    saved.write_text(json.dumps(json.loads(saved.read_text()) | {"10": 12.5}))
+    images.classify_maps.main(words)
+    assert capsys.readouterr().out.endswith("\nlayer 10: 12.50% of 6 pictures\n")
+    with pytest.raises(UserError, match=r"maps\.json: of another checkpoint or --seed; delete it, or give another file"):
+        images.classify_maps.main([*words, "--seed", "2"])
+    torch.save(torch.load(checkpoint) | {"epochs": []}, checkpoint)
+    with pytest.raises(UserError, match="of another checkpoint"):
+        images.classify_maps.main(words)
+
+
 def test_bad_folders_are_one_line(images, pictures, tmp_path):
     def error(*flags: str) -> str:
         with pytest.raises(UserError) as caught:

@@ -101,7 +101,9 @@ class Images(Kind):
 
     def summarize(self, run: Run, state: State) -> Summary:
         last = (read_json(run.directory / "images.json") or {})["epochs"][-1]
-        return {key: last[key] for key in ("top1", "top5")} | {"maps": read_json(run.directory / "maps.json") or {}}
+        maps = read_json(run.directory / "maps.json") or {}
+        maps.pop("made_by", None)
+        return {key: last[key] for key in ("top1", "top5")} | {"maps": maps}
 
     def outcome(self, row: Row, summary: Summary) -> str:
         maps = (f", maps of layer {layer} {figure:.2f}" for layer, figure in summary["maps"].items())
