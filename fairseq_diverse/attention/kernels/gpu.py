@@ -43,9 +43,7 @@ def _works(device: torch.device) -> bool:
     if torch.cuda.get_device_capability(device) < (8, 0):  # older ones lack bfloat16; nothing is compiled for them
         return False
     if importlib.util.find_spec("triton") is None:
-        logger.warning(
-            "triton is not installed: routing, interacting heads and disagreement run on torch, many times slower"
-        )
+        logger.warning("triton is not installed: torch does the work of the kernels (docs/gpu.md), many times slower")
         return False
     try:
         from fairseq_diverse.attention.kernels.routing_simple_triton import simple_forward
