@@ -124,7 +124,7 @@ def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple
     Raises:
         ValueError: a side has fewer than two seeds.
     """
-    from scipy.stats import ttest_ind
+    from scipy.stats import ttest_ind_from_stats
 
     if min(len(baseline), len(system)) < 2:
         raise ValueError(f"two seeds of each system, or more, are needed; got {len(baseline)} and {len(system)}")
@@ -132,7 +132,8 @@ def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple
     scores = np.abs([*baseline, *system])
     if max(np.std(baseline), np.std(system)) <= 1e-12 * scores.max():  # equal up to rounding, as in `dunnett`
         return difference, None
-    return difference, float(ttest_ind(system, baseline, equal_var=False).pvalue)
+    sides = [f for side in (system, baseline) for f in (np.mean(side), np.std(side, ddof=1), len(side))]
+    return difference, float(ttest_ind_from_stats(*sides, equal_var=False).pvalue)  # ttest_ind warns of equal scores
 
 
 def interval(scores: np.ndarray) -> tuple[float, float]:

@@ -236,7 +236,7 @@ def test_saved_accuracies_are_of_one_checkpoint_and_seed(images, pictures, check
     saved.write_text(json.dumps(json.loads(saved.read_text()) | {"10": 12.5}))
     images.classify_maps.main(words)
     assert capsys.readouterr().out.endswith("\nlayer 10: 12.50% of 6 pictures\n")
-    with pytest.raises(UserError, match=r"maps\.json: of another checkpoint or --seed; delete it, or give another file"):
+    with pytest.raises(UserError, match=r"maps\.json: of another checkpoint or --seed; delete it, or give another"):
         images.classify_maps.main([*words, "--seed", "2"])
     torch.save(torch.load(checkpoint) | {"epochs": []}, checkpoint)
     with pytest.raises(UserError, match="of another checkpoint"):

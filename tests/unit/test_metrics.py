@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -386,6 +387,8 @@ def test_seed_difference_is_welchs_test():
     difference, p = seed_difference(a, b)
     assert difference == pytest.approx(np.mean(b) - np.mean(a))
     assert p == pytest.approx(2 * stats.t.sf(abs(statistic), freedom))
+    with warnings.catch_warnings(action="error"):  # one side does not vary
+        assert 0 < seed_difference([0.96] * 3, a)[1] < 0.01
     assert seed_difference([1.0, 1.0], [2.0, 2.0]) == (1, None)
     assert seed_difference([36.55] * 3, [30.7] * 3)[1] is None  # numpy's deviation of these is 1e-15
     refused("two seeds of each system, or more, are needed; got 1 and 3", seed_difference, [1.0], a)
