@@ -106,10 +106,9 @@ def main(words: Sequence[str] | None = None) -> None:
     if any(pictures.classes != saved["classes"] for pictures in sets):
         raise UserError(f"--data {args.data}: other classes than those of {args.checkpoint}")
     made_by = f"{sha256_of(args.checkpoint)}, seed {args.seed}"
-    saved_accuracies = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
-    if saved_accuracies.pop("made_by", made_by) != made_by:
+    done: dict[str, Any] = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
+    if done.pop("made_by", made_by) != made_by:
         raise UserError(f"--save {args.save}: of another checkpoint or --seed; delete it, or give another file")
-    done: dict[str, float] = saved_accuracies
     missing = [layer for layer in layers if str(layer) not in done]
     maps = [maps_of(model, pictures, missing, args.workers, device) if missing else {} for pictures in sets]
     labels = [torch.tensor([label for _, label in pictures.files]) for pictures in sets]

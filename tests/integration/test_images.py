@@ -229,7 +229,7 @@ def test_checkpoints_and_layers_without_maps_are_refused(images, pictures, check
 
 
 def test_saved_accuracies_are_of_one_checkpoint_and_seed(images, pictures, checkpoints, tmp_path, capsys):
-    """Layers that the file has are not done again; a network trained further starts anew."""
+    """Layers that the file has are not done again; of another seed, or a network trained further, it is refused."""
     saved, checkpoint = tmp_path / "maps.json", shutil.copy(checkpoints["augmented"], tmp_path / "network.pt")
     words = f"--data {pictures} --checkpoint {checkpoint} --workers 0 --layers 10 --save {saved}".split()
     images.classify_maps.main(words)
