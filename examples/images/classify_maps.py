@@ -105,7 +105,7 @@ def main(words: Sequence[str] | None = None) -> None:
     sets = [Pictures(args.data, side, training=training) for training in (True, False)]
     if any(pictures.classes != saved["classes"] for pictures in sets):
         raise UserError(f"--data {args.data}: other classes than those of {args.checkpoint}")
-    made_by = f"{sha256_of(args.checkpoint)}, seed {args.seed}"
+    made_by = f"{sha256_of(args.checkpoint)}, seed {args.seed}" if args.save else ""
     done: dict[str, Any] = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
     if done.pop("made_by", made_by) != made_by:
         raise UserError(f"--save {args.save}: of another checkpoint or --seed; delete it, or give another file")

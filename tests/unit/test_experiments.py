@@ -292,6 +292,7 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     refused(f"^row second: {re.escape(says)}$", key, pcfg)
     (run,) = find_runs([row(pcfg)], [1], dry=True)
     assert stage(run) == f"refused: {says}" and parsers_of_trees(run.row, run.data) == neural
+    assert stage(replace(run, data=replace(run.data, hash=None))) == f"data {run.data.name} not prepared"
     run.directory.mkdir(parents=True)
     (run.directory / "summary.json").touch()
     assert saved.from_runs([run.row]) == {"second": []}  # of a run of before

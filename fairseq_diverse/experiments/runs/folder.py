@@ -56,7 +56,7 @@ def is_finished(run: Run) -> bool:
 
 def stage(run: Run) -> str:
     """Done, the step at which it resumes, new, refused, what it lacks, or which of its files is damaged."""
-    if why := refused_trees(run.row, run.data):
+    if run.data.hash and (why := refused_trees(run.row, run.data)):
         return f"refused: {why}"
     try:
         if is_finished(run):
