@@ -95,6 +95,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
         self.is_plain = not mechanisms and shape == fairseqs
         self.scaling, self.key_heads, self.out_gain = shape.scale, shape.key_heads, shape.out_gain
         noise = options.get("q_noise", 0.0), options.get("qn_block_size", 8)
+        plain = before.projections(self.kdim, self.vdim)
+        self.plain_sizes = {name: (out, width) for name, (width, out) in plain.items()}  # of the weights
         for name, widths in shape.projections(self.kdim, self.vdim).items():
             if widths != (getattr(self, name).in_features, getattr(self, name).out_features):
                 setattr(self, name, quant_noise(nn.Linear(*widths, options.get("bias", True)), *noise))
@@ -247,6 +249,12 @@ class StagedAttention(StagedBody, MultiheadAttention):
         super()._adaptive_prune_heads(reserve_head_index)
         self.key_heads = self.num_heads  # only without mechanisms
 
+    @property
+    def reshaped(self) -> list[str]:
+        """The projections whose weights have another shape than without mechanisms."""
+        projections = [(name, getattr(self, name), size) for name, size in self.plain_sizes.items()]
+        return [name for name, projection, size in projections if projection and projection.weight.shape != size]
+
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Warm start: a mechanism that the checkpoint does not have keeps its initial values.
 
@@ -255,15 +263,9 @@ class StagedAttention(StagedBody, MultiheadAttention):
         """
         super().upgrade_state_dict_named(state_dict, name)
         initial = self.state_dict(prefix=f"{name}.")
-        # input widths
-        plain = {"q_proj": self.embed_dim, "k_proj": self.kdim, "v_proj": self.vdim, "out_proj": self.embed_dim}
-        reshaped = [
-            projection
-            for projection, width in plain.items()
-            if (weight := initial.get(f"{name}.{projection}.weight")) is not None
-            and weight.shape != state_dict.get(f"{name}.{projection}.weight", weight).shape == (self.embed_dim, width)
-        ]
-        new = {key: value for key, value in initial.items() if key.removeprefix(f"{name}.").split(".")[0] in reshaped}
+        found = [(key, state_dict.get(f"{name}.{key}.weight")) for key in self.reshaped]
+        plain = [key for key, weight in found if weight is not None and weight.shape == self.plain_sizes[key]]
+        new = {key: value for key, value in initial.items() if key.removeprefix(f"{name}.").split(".")[0] in plain}
         for mechanism in dict.fromkeys(key for keys in self.stage_keys.values() for key in keys):
             entries = {key: value for key, value in initial.items() if key.startswith(f"{name}.{mechanism}.")}
             if not any(key in state_dict for key in entries):

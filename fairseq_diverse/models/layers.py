@@ -27,16 +27,20 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     if cfg.checkpoint_activations:
         layer.forward = functools.partial(_recomputed, layer.forward)
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-        layer.forward = functools.partial(_checkpointed, layer.forward)
+        layer.forward = functools.partial(_checkpointed, layer, layer.forward)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
-def _checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _checkpointed(layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A checkpointed layer. fairseq keeps the gradients of single tensors only, not of those in a tuple or dictionary,
-    and recomputes without autocast: in float32, where kernels drop other weights."""
+    and none of parameters where no input has one; it recomputes without autocast: in float32, where kernels drop other
+    weights."""
     state, kind = kwargs.get("incremental_state"), args[0].device.type  # the state is changed in place
     leaves, structure = tree_flatten((args, kwargs), is_leaf=lambda part: part is state)
     autocast = (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
+    above_frozen = not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
+    if torch.is_grad_enabled() and above_frozen and any(weight.requires_grad for weight in layer.parameters()):
+        leaves[0] = args[0].detach().requires_grad_()
     *results, result_structure = forward(*leaves, structure=structure, autocast=autocast)
     return tree_unflatten(results, result_structure)
 

@@ -12,6 +12,7 @@ from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.request import Requests
 from fairseq_diverse.attention.warm_start import trained_only
+from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.models.bert import DiverseBertModel
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from fairseq_diverse.support.errors import UserError
@@ -49,9 +50,9 @@ class WordReader(nn.Module):
 class DiverseRationalesModel(DiverseRobertaModel):
     """The encoder of ``diverse_roberta`` and a `WordReader`; a word's state is that of its first subword.
 
-    Of the encoder, the top ``--trained-layers`` layers are trained, and the parameters of mechanisms in all layers; all
-    of it with as many layers as it has. The pooler, which ERASER's baseline trains, too, gives nothing to words: it is
-    left out.
+    Of the encoder, the top ``--trained-layers`` layers are trained, and in all layers the parameters of mechanisms and
+    the projections that mechanisms change; all of it with as many layers as it has. The pooler, which ERASER's baseline
+    trains, too, gives nothing to words: it is left out.
     """
 
     reads_words = True
@@ -73,8 +74,10 @@ class DiverseRationalesModel(DiverseRobertaModel):
         model.reader = WordReader(args.encoder_embed_dim, task.classes)
         encoder = model.encoder.sentence_encoder
         if args.trained_layers < len(encoder.layers):
-            trained = [*encoder.layers[len(encoder.layers) - args.trained_layers :]] if args.trained_layers else []
+            trained = [encoder.layers[-number] for number in range(1, args.trained_layers + 1)]
             trained += [part for part in model.encoder.modules() if isinstance(part, Mechanism)]
+            attentions = [part for part in model.encoder.modules() if isinstance(part, StagedAttention)]
+            trained += [getattr(attention, name) for attention in attentions for name in attention.reshaped]
             model.encoder.requires_grad_(False)
             for part in trained:
                 part.requires_grad_(True)

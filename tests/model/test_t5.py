@@ -197,6 +197,15 @@ def test_a_plain_t5_starts_one_with_evolving_attention():
         assert torch.equal(value, initial[name] if name in new else plain.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("flags", [{"qk_head_dim": 5}, {"synthesizer": "random"}, {"gated": "element"}])
+def test_heads_of_another_width_start_mechanisms_that_change_projections(flags):
+    """T5 1.1 Small: width 512, 6 heads of width 64."""
+    sizes = {"arch": "diverse_t5", "head_width": 7}
+    plain, model = build_model(sizes), build_model(sizes | flags, seed=2)
+    model.load_state_dict(plain.state_dict())
+    assert torch.equal(model.encoder.layers[0].self_attn.v_proj.weight, plain.encoder.layers[0].self_attn.v_proj.weight)
+
+
 def test_a_new_process_loads_them_all():
     systems = [{"arch": "diverse_t5", **SYSTEMS[name]} for name in SYSTEMS if name != "whole"]
     assert max(properties.reload(systems)) <= 1e-5
