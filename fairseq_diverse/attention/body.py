@@ -193,7 +193,7 @@ class StagedBody:
             heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=context.dropout, scale=1.0)
         else:
             assert logits is not None
-            logits = logits if bias is None else logits + bias
+            context.bias, logits = bias, logits if bias is None else logits + bias
             for mechanism in self.stage("logits"):
                 logits = mechanism.logits(logits, context.of(mechanism))
             if normalizing := self.stage("normalize"):

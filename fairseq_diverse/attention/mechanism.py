@@ -42,6 +42,7 @@ class AttentionContext:
     Set by stages (assigning another field has no effect):
         selected: (B, H) bool, the heads that get the gated mechanisms; None = all.
         visible: ``allowed`` combined with the hard masks of mechanisms.
+        bias: the sum of all biases, which the stage ``logits`` gets with its logits; None = 0.
         carry: a tensor that the mechanism gives to itself in the next layer of the same component.
         loss: (), the sum of all ``add_loss`` values; the model returns it to the criterion.
     """
@@ -61,6 +62,7 @@ class AttentionContext:
     mask_bias: Tensor | None = None
     selected: Tensor | None = None
     visible: Tensor | None = None
+    bias: Tensor | None = None
     loss: Tensor | None = None
     running: str = ""  # the mechanism whose stage runs
 

@@ -109,8 +109,10 @@ def test_synthesized_logits_equal_the_loop(positions):
 @pytest.mark.parametrize("kind", ["random", "dense", "random-mixed", "dense-mixed"])
 def test_weights_of_a_synthesizer(kind):
     torch.manual_seed(0)
-    attention = StandaloneAttention(C * H, H, mechanisms={"synthesizer": {"kind": kind, "positions": N}}).double()
-    synthesizer, x = attention.synthesizer, drawn(B, S, C * H)
+    mechanisms = {"synthesizer": {"kind": kind, "positions": N}, "position-bias": {}}
+    attention = StandaloneAttention(C * H, H, mechanisms=mechanisms).double()
+    synthesizer, x, bias = attention.synthesizer, drawn(B, S, C * H), attention.position_bias
+    bias.table.data.normal_()
     if kind.startswith("random"):
         made = synthesizer.table[None, :, :S, :S]
     else:
@@ -125,6 +127,7 @@ def test_weights_of_a_synthesizer(kind):
     else:
         assert attention.q_proj.weight.numel() == 0
     output = attention.attend(x, x, x, None, need_weights=True)
+    made = made + position_bias(bias.table, bias.starts, S, S, True)  # whole, also where the logits are an average
     torch.testing.assert_close(output.weights, made.softmax(-1).expand(B, H, S, S))
 
 

@@ -22,8 +22,9 @@ class Synthesizer(Mechanism):
 
     Source: Tay et al. (2020), section 3; see ``random_logits`` and ``dense_logits``. With N positions, random has H N^2
     parameters (2,097,152 at Base), dense C^2 + C + (C + H) N (528,896); alone, there are no projections of queries and
-    keys (2 (C^2 + C) fewer). Mixed: the two are weighted by the softmax of two learned numbers, which start with 0. R
-    starts with N(0, 1), W_1 and W_2 with Xavier's values (uniform).
+    keys (2 (C^2 + C) fewer). Mixed: the two are weighted by the softmax of two learned numbers, which start with 0;
+    biases such as T5's are added to the average, as in the authors' code. R starts with N(0, 1), W_1 and W_2 with
+    Xavier's values (uniform).
     """
 
     @dataclass(frozen=True)
@@ -94,5 +95,7 @@ class Synthesizer(Mechanism):
             synthesized = at_positions(dense, positions, keys)
         if self.shares is None:
             return logits + synthesized  # there are no queries and keys: biases of other mechanisms, or 0
+        if context.bias is not None:
+            synthesized = synthesized + context.bias  # as the usual logits have it
         usual, learned = self.shares.softmax(0)
         return usual * logits + learned * synthesized
