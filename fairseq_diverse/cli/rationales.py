@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 from tqdm import tqdm
@@ -21,6 +22,7 @@ from fairseq_diverse.preparation.raw import file_hash
 from fairseq_diverse.reports.rationales import page
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import write_text
+from fairseq_diverse.support.processes import locked
 
 EXAMPLE = "fairseq-diverse rationales --checkpoint best.pt --data data/eraser-movies --out found.jsonl --html page.html"
 SHOWN = {
@@ -64,28 +66,30 @@ def main(args: argparse.Namespace) -> None:
     examples = task.examples[args.split][: args.examples]
     share = mean_share([example.evidence for example in task.examples["train"]])
     model_file = Path(args.checkpoint, CONFIG) if Path(args.checkpoint).is_dir() else Path(args.checkpoint)
-    made_by = [file_hash(model_file), read_record(args.data)["hash"], args.split, args.samples, args.seed]
-    part = args.out.with_name(f".{args.out.name}.{hashlib.sha256(str(made_by).encode()).hexdigest()[:16]}.part")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    records, count = [], len(examples)
-    if part.exists():  # of an interrupted call; a last line that was not written to its end is cut off
-        lines = part.read_bytes().split(b"\n")[:-1][:count]
-        try:
-            records = list(map(json.loads, lines))
-        except ValueError:
-            raise UserError(f"{part}: damaged; delete it, and give the command again") from None
-        part.write_bytes(b"".join(line + b"\n" for line in lines))
-    left = examples[len(records) :]
-    bar = tqdm(left, initial=len(records), total=count, desc="rationales", unit="document", mininterval=INTERVAL)
-    with open(part, "a", encoding="utf-8") as file:
-        for number, example in enumerate(bar, start=len(records)):
-            predict = probabilities(model, task, example.query, args.max_tokens)
-            draw = args.samples, 1_000_003 * args.seed + number
-            fitting = task.fitting(example.query, example.words)
-            records.append(explain(example, fitting, predict, task.labels, share, draw))
-            file.write(json.dumps(records[-1], ensure_ascii=False) + "\n")
-            file.flush()
-    os.replace(part, args.out)
+    count = len(examples)
+    made_by = [file_hash(model_file), read_record(args.data)["hash"], args.split, count, args.samples, args.seed]
+    folder = args.out.with_name(f".{args.out.name}.{hashlib.sha256(str(made_by).encode()).hexdigest()[:16]}.part")
+    with locked(folder):
+        records, part = [], folder / "records"
+        if part.exists():  # of an interrupted call; a last line that was not written to its end is cut off
+            lines = part.read_bytes().split(b"\n")[:-1]
+            try:
+                records = list(map(json.loads, lines))
+            except ValueError:
+                raise UserError(f"{part}: damaged; delete it, and give the command again") from None
+            part.write_bytes(b"".join(line + b"\n" for line in lines))
+        left = examples[len(records) :]
+        bar = tqdm(left, initial=len(records), total=count, desc="rationales", unit="document", mininterval=INTERVAL)
+        with open(part, "a", encoding="utf-8") as file:
+            for number, example in enumerate(bar, start=len(records)):
+                predict = probabilities(model, task, example.query, args.max_tokens)
+                draw = args.samples, 1_000_003 * args.seed + number
+                fitting = task.fitting(example.query, example.words)
+                records.append(explain(example, fitting, predict, task.labels, share, draw))
+                file.write(json.dumps(records[-1], ensure_ascii=False) + "\n")
+                file.flush()
+        os.replace(part, args.out)
+        shutil.rmtree(folder)
     scores = measured(records, examples)
     if args.save is not None:
         write_text(args.save, json.dumps({"documents": count, "rationale_share": share, **scores}))

@@ -30,6 +30,7 @@ from fairseq_diverse.models.rationales import WordReader
 from fairseq_diverse.preparation.encoding import of_data
 from fairseq_diverse.preparation.eraser import prepare_eraser, read_eraser, split_name
 from fairseq_diverse.reports.rationales import page
+from fairseq_diverse.support.processes import locked
 from fairseq_diverse.tasks.classification import Rationales, RationalesConfig
 from fairseq_diverse.toy.probing import DECIDING, write_probing
 from tests.integration.commands import cli, run, shared_data
@@ -326,6 +327,21 @@ def test_only_the_top_layers_and_mechanisms_are_trained(data, arch, layers):
     assert any("layers.1.fc1" in name for name in trained) and any(name.startswith("reader") for name in trained)
 
 
+def test_frozen_layers_change_no_gradients_of_those_above(data):
+    """With checkpointed activations, dropped layers, and mechanisms that change projections, which are trained."""
+    seen = []
+    for checkpoints in (False, True):
+        flags = {"trained_layers": 1, "checkpoint_activations": checkpoints, "qk_head_dim": 5, "encoder_layerdrop": 0.1}
+        model, task = build(data, "wang2021_evolving_rationales_tiny", qk_head_dim_on="encoder", **flags)
+        (batch,) = task.dataset_of([(["was"], ["a", "film"])], [0]).batches(1000)
+        model(**batch["net_input"])[0].square().sum().backward()
+        seen.append({name: part.grad for name, part in model.named_parameters() if part.requires_grad})
+    assert all(torch.equal(gradient, seen[1][name]) for name, gradient in seen[0].items())
+    kinds = {name.split("sentence_encoder.")[-1].rpartition(".")[0] for name in seen[0]}
+    assert {"layers.0.self_attn.q_proj", "layers.0.self_attn.k_proj", "layers.1.fc1"} < kinds
+    assert not {"layers.0.self_attn.v_proj", "layers.0.fc1"} & kinds
+
+
 def test_training_starts_from_a_language_model(data):
     model, task = build(data, "wang2021_evolving_rationales_tiny")
     args = Namespace(arch="diverse_roberta_tiny", max_positions=30)
@@ -416,7 +432,9 @@ def test_the_command(data, checkpoint, tmp_path, capsys, error_of, monkeypatch):
     monkeypatch.setattr("fairseq_diverse.analysis.rationales.explain", stop)
     out.unlink()
     assert main(asked) == 130
-    (part,) = tmp_path.glob(".rationales.jsonl.*.part")
+    (part,) = tmp_path.glob(".rationales.jsonl.*.part/records")
+    with locked(part.parent):
+        assert main(asked) == 2 and f"is working on {part.parent}\n" in capsys.readouterr().err
     begun = part.read_bytes()
     part.write_bytes(b"\0\n" + begun)
     assert main(asked) == 2 and f"{part}: damaged; delete it, and give the command again\n" in capsys.readouterr().err
@@ -424,7 +442,8 @@ def test_the_command(data, checkpoint, tmp_path, capsys, error_of, monkeypatch):
     monkeypatch.setattr(
         "fairseq_diverse.analysis.rationales.explain", lambda *given: explained.append("") or explain(*given)
     )
-    assert main(asked) == 0 and len(explained) == 2 + 4 and out.read_bytes() == whole and not part.exists()
+    assert main([*asked, "--examples", "1"]) == 0 and out.read_bytes() == whole[: whole.index(b"\n") + 1]
+    assert main(asked) == 0 and len(explained) == 2 + 1 + 4 and out.read_bytes() == whole and not part.parent.exists()
     shared = tmp_path / "shared"
     assert main(["export", "--to", "safetensors", "--out", str(shared), str(checkpoint)]) == 0
     assert main([*asked, "--checkpoint", str(shared), "--out", str(tmp_path / "again.jsonl")]) == 0
