@@ -17,7 +17,7 @@ import msgspec
 
 from fairseq_diverse.cli import first_lines
 from fairseq_diverse.support import slurm
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.files import atomic_write, sha256_of
 from fairseq_diverse.support.languages import base_language
 from fairseq_diverse.support.paths import runs_dir
 from fairseq_diverse.support.processes import Busy, cores, gpu_names
@@ -89,6 +89,7 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError("--device cuda: torch sees no GPU here")
     workers = args.workers or len(gpus) or cores()
     how = {"kind": args.kind, "parser": name, "model": model, "language": args.language}
+    how |= {"grammar": sha256_of(model)} if name == "pcfg" and Path(model).is_file() else {}
     for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
         whole, out = out, shard_path(out, *shard) if shard else out
@@ -114,6 +115,8 @@ def main(args: argparse.Namespace) -> None:
 def _train_pcfg(args: argparse.Namespace) -> None:
     if args.kind != "constituency" or args.parser not in (None, "pcfg") or args.model:
         raise ValueError("--train-pcfg: goes with --kind constituency, without --model or another --parser")
+    if given := [flag for flag in ("workers", "shard", "join", "slurm") if getattr(args, flag) not in (None, False)]:
+        raise ValueError(f"--{given[0]}: is for parsing, not for --train-pcfg")
     grammar, trees = train(args.train_pcfg)
     with atomic_write(args.out, "wb") as file:
         file.write(msgspec.json.encode(grammar))

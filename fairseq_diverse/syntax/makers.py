@@ -1,11 +1,13 @@
 """Which parser made the trees of prepared data."""
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.support import installed
+from fairseq_diverse.support.files import sha256_of
 from fairseq_diverse.syntax.parsers import KINDS, NAME, PARSERS
 
 
@@ -62,6 +64,17 @@ def other_trees(folder: Path, source: str, wanted: dict[str, str]) -> str:
                 return f"{path}: {recorded[kind]} made its {kind} trees, not {name}; in a copy for --data: {todo}"
             todo = command.format(folder, files, _joined(wrong))
             return f"{path}: does not say that {name} made its {kind} trees; if so: {todo}"
+    return ""
+
+
+def other_grammar(folder: Path, source: str) -> str:
+    """Why the trees of prepared data are not by the grammar ``PCFG_MODEL``; empty if they are, as far as was recorded,
+    or if there are none or no grammar."""
+    grammar = os.environ.get("PCFG_MODEL", "")
+    for path in sorted(folder.glob(f"*.{source}.syntax.json")) if Path(grammar).is_file() else []:
+        how = _read_object(path).get("parsers", {}).get("constituency", {})
+        if how.get("grammar", digest := sha256_of(grammar)) != digest:
+            return f"{path}: made by another grammar than PCFG_MODEL={grammar}; delete {folder} to parse again"
     return ""
 
 

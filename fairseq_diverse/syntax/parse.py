@@ -41,6 +41,7 @@ class Job:
     digest: str  # of the text
     first: int  # line, from 0
     last: int  # exclusive
+    grammar: str = ""  # the hash of a grammar
 
 
 class Unparsed(NamedTuple):
@@ -60,7 +61,7 @@ def parse_file(
     Args:
         text: tokens separated by spaces, one sentence per line; Moses escapes are undone before parsing.
         out: CoNLL-U (``kind`` dependency) or one PTB tree per line (constituency).
-        how: ``kind``, ``parser``, ``model`` and ``language``.
+        how: ``kind``, ``parser``, ``model``, ``language``, and of a grammar the hash, ``grammar``.
         shard: (i, n): the i-th of n equal parts of the lines, i from 1; None: all lines.
         gpus: names for ``CUDA_VISIBLE_DEVICES`` that the workers take in turn; empty: a CPU."""
     count, digest = _measure(text)
@@ -202,7 +203,7 @@ def record_path(out: Path) -> Path:
 def _take_over(parts: Path, job: Job) -> None:
     """Create the folder of parts, or check that its parts belong to this job."""
     record = parts / "job.json"
-    if any(parts.glob("0*.json")) and record.exists() and _read(record) != asdict(job):
+    if any(parts.glob("0*.json")) and record.exists() and {"grammar": ""} | _read(record) != asdict(job):
         raise UserError(f"{parts}: holds parts of another text, parser or shard; delete it, or give another --out")
     write_text(record, json.dumps(asdict(job)))
 

@@ -248,6 +248,7 @@ def test_a_damaged_grammar_is_one_line(changed, says, tmp_path):
     [
         ("--train-pcfg t --kind dependency --out o", "--train-pcfg: goes with --kind constituency"),
         ("--train-pcfg t --kind constituency --out o --parser stanza", "--train-pcfg: goes with --kind constituency"),
+        ("--train-pcfg t --kind constituency --out o --shard 1/2", "--shard: is for parsing, not for --train-pcfg"),
         ("--input t --kind constituency --out o --parser pcfg", "--language en: no default model of pcfg for it"),
         ("--input t --kind constituency --out o --parser pcfg --model no", "make it with: fairseq-diverse parse --tr"),
     ],

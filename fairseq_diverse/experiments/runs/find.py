@@ -14,7 +14,7 @@ from fairseq_diverse.experiments.run import NAME_BYTES, TREES, DataSet, Row, Run
 from fairseq_diverse.preparation import DataConfig, glue
 from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, languages, read_record, test_sets
 from fairseq_diverse.support.paths import config_names, config_path, folders_of_data, runs_dir
-from fairseq_diverse.syntax.makers import copy_for, other_makers
+from fairseq_diverse.syntax.makers import copy_for, other_grammar, other_makers
 from fairseq_diverse.syntax.parsers import PARSERS
 
 NOT_IN_PATHS = re.compile(rf"{os.pathsep}|\$\{{|[\x00-\x1f\x7f\ud800-\udfff]")
@@ -173,7 +173,7 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
         again: also prepare GLUE's tasks that are there, which says if they have other subwords.
 
     Raises:
-        ValueError: something that no command prepares is missing.
+        ValueError: something that no command prepares is missing, or trees are of another grammar.
     """
     folders: dict[Path, tuple[Path, dict[str, str]]] = {}  # by folder for trees: of the data, and the row's parsers
     for run in runs:
@@ -188,6 +188,8 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
             folders[copy_for(run.data.path, makers)] = run.data.path, makers
             continue
         refuse_other_trees(run.row, run.data)
+        if "pcfg" in makers.values() and (why := other_grammar(run.data.path, run.data.source)):
+            raise ValueError(f"row {run.row.name}: {why}")
         if run.row.train.get("task") == TREES:
             folders.setdefault(run.data.path, (run.data.path, {}))
     lacking = {run.data.name for run in runs if run.data.hash is None or (again and run.data.glue)}
