@@ -11,8 +11,10 @@ SAME = {"``": '"', "''": '"', "`": "'"}
 
 @functools.lru_cache(2**16)
 def without_moses(word: str) -> str:
-    """A Moses token as a plain word for a parser: ``&apos;s`` -> ``'s``, ``@-@`` -> ``-``."""
-    return "-" if word == "@-@" else html.unescape(word)
+    """A Moses token as a plain word for a parser: ``&apos;s`` -> ``'s``, ``@-@`` -> ``-``; what would be white space,
+    such as ``&nbsp;``, stays."""
+    plain = html.unescape(word)
+    return "-" if word == "@-@" else plain if plain.split() == [plain] else word
 
 
 def with_brackets_escaped(word: str) -> str:

@@ -87,7 +87,7 @@ def test_words_of(pieces, subwords, words, counts):
 
 ESCAPES = {
     "-LRB-": "(", "a(b": "a(b", "''": '"', "&apos;s": "'s", "&#91;": "[", "@-@": "-", "``": '"', "`": "'", "ﬁ": "fi",
-    "a&b": "a&b", "1\\/2\\*": "1/2*", "&amp;lt;": "<", "&amp;amp;#91;": "["
+    "a&b": "a&b", "1\\/2\\*": "1/2*", "&amp;lt;": "<", "&amp;amp;#91;": "[", "&nbsp;": "&nbsp;", "&#32;": "&#32;"
 }  # fmt: skip
 
 
