@@ -81,6 +81,20 @@ def accuracy(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes:
     return 100 * hits / len(test[0])
 
 
+def saved_accuracies(path: Path, made_by: str) -> dict[str, Any]:
+    """By layer; none where the file is not there."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or found.pop("made_by", None) != made_by:
+        which = "damaged, or of another checkpoint, --data or --seed"
+        raise UserError(f"--save {path}: {which}; delete it, or give another file")
+    return found
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("examples.images.classify_maps", description=__doc__)
     add = parser.add_argument
@@ -91,7 +105,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--workers", type=int, default=WORKERS, help="processes that read pictures (default: %(default)s)")
     add("--save", type=Path, help="JSON of the accuracies; layers that it has are not done again")
     args = parser.parse_args(words)
-    layers = [int(layer) if layer.isdecimal() else 0 for layer in args.layers.split(",")]
+    layers = [*dict.fromkeys(int(layer) if layer.isdecimal() else 0 for layer in args.layers.split(","))]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with opened(args.checkpoint) as saved:
         if saved.get("settings", {"attention": "none"})["attention"] == "none":
@@ -105,10 +119,9 @@ def main(words: Sequence[str] | None = None) -> None:
     sets = [Pictures(args.data, side, training=training) for training in (True, False)]
     if any(pictures.classes != saved["classes"] for pictures in sets):
         raise UserError(f"--data {args.data}: other classes than those of {args.checkpoint}")
-    made_by = f"{sha256_of(args.checkpoint)}, seed {args.seed}" if args.save else ""
-    done: dict[str, Any] = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
-    if done.pop("made_by", made_by) != made_by:
-        raise UserError(f"--save {args.save}: of another checkpoint or --seed; delete it, or give another file")
+    digests = [sha256_of(args.checkpoint), *(pictures.digest() for pictures in sets)] if args.save else []
+    made_by = ", ".join([*digests, f"seed {args.seed}"])
+    done = saved_accuracies(args.save, made_by) if args.save else {}
     missing = [layer for layer in layers if str(layer) not in done]
     maps = [maps_of(model, pictures, missing, args.workers, device) if missing else {} for pictures in sets]
     labels = [torch.tensor([label for _, label in pictures.files]) for pictures in sets]

@@ -236,10 +236,25 @@ def test_saved_accuracies_are_of_one_checkpoint_and_seed(images, pictures, check
     saved.write_text(json.dumps(json.loads(saved.read_text()) | {"10": 12.5}))
     images.classify_maps.main(words)
     assert capsys.readouterr().out.endswith("\nlayer 10: 12.50% of 6 pictures\n")
-    with pytest.raises(UserError, match=r"maps\.json: of another checkpoint or --seed; delete it, or give another"):
+    images.classify_maps.main([*words, "--layers", "10,10"])
+    assert capsys.readouterr().out == "layer 10: 12.50% of 6 pictures\n"
+    whole, says = (
+        saved.read_text(),
+        r"maps\.json: damaged, or of another checkpoint, --data or --seed; delete it, or give",
+    )
+    with pytest.raises(UserError, match=says):
         images.classify_maps.main([*words, "--seed", "2"])
+    more = shutil.copytree(pictures, tmp_path / "more")
+    shutil.copy(more / "test/dark/0.png", more / "test/dark/9.png")
+    with pytest.raises(UserError, match=says):
+        images.classify_maps.main([*words, "--data", str(more)])
+    for content in ("{", "[1]", '{"10": 99.0}'):
+        saved.write_text(content)
+        with pytest.raises(UserError, match=says):
+            images.classify_maps.main(words)
+    saved.write_text(whole)
     torch.save(torch.load(checkpoint) | {"epochs": []}, checkpoint)
-    with pytest.raises(UserError, match="of another checkpoint"):
+    with pytest.raises(UserError, match=says):
         images.classify_maps.main(words)
 
 
@@ -417,6 +432,11 @@ def test_a_table_of_pictures(images, pictures, table, tmp_path, output_of):
         ("lr=high", "row augmented: lr: high: a number expected"),
         ("batch=0.5", "row augmented: batch: 0.5: a whole number expected"),
         ("epochs=3", "row augmented: unknown key epochs; known: "),
+        (
+            "generate.map-layers='10, 99'",
+            "row augmented: map-layers: 10, 99: numbers of layers expected, joined by commas",
+        ),
+        ("attention=none", "row augmented: map-layers: without attention there are no maps; set map-layers: null"),
         ("generate.beam=3", "row augmented: generate: unknown key beam; known: map-layers"),
     ],
 )

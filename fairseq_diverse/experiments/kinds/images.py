@@ -75,6 +75,11 @@ class Images(Kind):
         refuse_unknown(row.generate, ("map-layers",), f"{where}: generate")
         if (arch := str(row.train["arch"])).removeprefix(ARCH) not in SIZES or not arch.startswith(ARCH):
             raise ValueError(f"{where}: arch: {arch}; known: {', '.join(f'{ARCH}{size}' for size in SIZES)}")
+        if layers := row.generate.get("map-layers"):
+            if not re.fullmatch("[0-9]+(,[0-9]+)*", str(layers)):
+                raise ValueError(f"{where}: map-layers: {layers}: numbers of layers expected, joined by commas")
+            if row.train.get("attention", "none") == "none":
+                raise ValueError(f"{where}: map-layers: without attention there are no maps; set map-layers: null")
         flags = {flag: value for flag, value in row.train.items() if flag not in OF_RUN}
         refuse_unknown(flags, FLAGS, where)
         for flag, value in flags.items():
