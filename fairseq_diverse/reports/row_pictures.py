@@ -190,6 +190,8 @@ def draw_curves(
         if hidden and not any(of_paper):
             axis.text(0.5, 0.5, f"not shown: {reason}", ha="center", transform=axis.transAxes)
             continue
+        if hidden:
+            axis.set_title(f"runs not shown: {reason}", fontsize="medium")
         shown = [(label, {} if hidden else by_x) for label, by_x in drawn]
         points = [(label, {x: _point(runs, measure) for x, runs in by_x.items()}) for label, by_x in shown]
         bars |= _draw_panel(figure, axis, points, of_paper)

@@ -269,7 +269,7 @@ def test_published_figures_are_hollow(table):
 
 
 def panels(names):
-    return [m for name in names for m in (*KINDS["translation"].measures([]), SPEED) if m.key == name]
+    return [m for name in names for m in (*KINDS["translation"].measures([]), SPEED, MINUTES) if m.key == name]
 
 
 def test_rows_that_differ_in_more_than_the_flag_are_other_curves(table):
@@ -334,6 +334,9 @@ def test_speeds_are_drawn_where_all_runs_are_of_one_known_machine(table):
     summaries = from_results(table.parent / "results", rows)
     (axis,) = drawn(rows, summaries, ["speed"]).axes
     assert [text.get_text() for text in axis.texts] == ["not shown: unknown machine"] and not axis.get_lines()
+    published = {row.name: replace(row, published={"epoch-minutes": 3.0}, published_on=row.data) for row in rows}
+    (axis,) = drawn([*published.values()], summaries, ["epoch_minutes"]).axes
+    assert axis.get_title() == "runs not shown: unknown machine" and axis.get_lines()
     machine = {"cpu": "a", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu"}
     known = {row: [run | {"machine": machine} for run in of_row] for row, of_row in summaries.items()}
     (axis,) = drawn(rows, known, ["speed"]).axes
