@@ -51,13 +51,27 @@ class SpanCorruptionTask(SpanMaskedLMTask):
         if last != "<extra_id_0>":
             todo = "prepare the text with `bpe: {kind: t5}` or the subwords of a T5"
             raise UserError(f"{cfg.data}/dict.txt: the last word is {last}, not the sentinel <extra_id_0>; {todo}")
-        if (spans := round(cfg.noise_density * cfg.tokens_per_sample / cfg.mean_noise_span_length)) > SENTINELS:
-            wrong = f"has {spans} spans, but there are {SENTINELS} sentinels"
-            raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample}: {wrong}")
+        if not 0 < cfg.noise_density < 1:
+            raise UserError(f"--noise-density {cfg.noise_density}: must be between 0 and 1")
+        if not cfg.mean_noise_span_length >= 1:
+            raise UserError(f"--mean-noise-span-length {cfg.mean_noise_span_length}: must be at least 1")
+        self._check_spans(np.array([cfg.tokens_per_sample]))
         super().load_dataset(split, *args, **more)
         base = self.datasets[split]
+        self._check_spans(np.unique(base.dataset.sizes) - 1)
         shares, drawn = (base.noise_density, base.mean_noise_span_length), {"shuffle": base.shuffle, "seed": base.seed}
         self.datasets[split] = Spans(base.dataset, self.dictionary, *shares, **drawn)
+
+    def _check_spans(self, lengths: np.ndarray) -> None:
+        """Whether the spans of texts of these numbers of words can be drawn and have a sentinel each."""
+        lengths = lengths[lengths > 1]
+        left_out = np.clip(np.round(lengths * self.cfg.noise_density), 1, lengths - 1)
+        spans = np.maximum(np.round(left_out / self.cfg.mean_noise_span_length), 1)
+        for room, what in (np.full_like(spans, SENTINELS), "sentinels"), (lengths - left_out, "words between them"):
+            if (wrong := spans > room).any():
+                first = wrong.argmax()
+                why = f"a text of {lengths[first]} words has {spans[first]:.0f} spans, but {room[first]:.0f} {what}"
+                raise UserError(f"--noise-density {self.cfg.noise_density}: {why}; lower it, or --tokens-per-sample")
 
     def _load_dataset_split(self, *args: Any) -> Any:
         blocks = super()._load_dataset_split(*args).dataset.dataset  # without <s> and </s>

@@ -9,7 +9,6 @@ from fairseq.data import Dictionary
 from fairseq.tasks.span_masked_lm import SpanMaskedLMConfig
 
 from fairseq_diverse.preparation.subwords import t5_words
-from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.text_to_text import SpanCorruptionTask, Spans
 from fairseq_diverse.testing import models
 from tests.cases import build_model
@@ -116,5 +115,17 @@ def test_a_dictionary_without_sentinels_and_too_long_texts_are_refused():
     without = Dictionary()
     without.add_symbol("word")
     refused(r"DATA/dict.txt: the last word is word, not the sentinel <extra_id_0>", task(without).load_dataset, "train")
-    with pytest.raises(UserError, match="--tokens-per-sample 4096: has 205 spans, but there are 100 sentinels"):
-        task(dictionary(), tokens_per_sample=4096).load_dataset("train")
+    says = "--noise-density 0.15: a text of 4096 words has 205 spans, but 100 sentinels; lower it, or --tokens-per-"
+    refused(says, task(dictionary(), tokens_per_sample=4096).load_dataset, "train")
+    for settings, says in (
+        ({"noise_density": float("nan")}, "--noise-density nan: must be between 0 and 1"),
+        ({"mean_noise_span_length": 0}, "--mean-noise-span-length 0: must be at least 1"),
+        (
+            {"noise_density": 0.9, "tokens_per_sample": 128},
+            "a text of 128 words has 38 spans, but 13 words between them",
+        ),
+    ):
+        refused(says, task(dictionary(), **settings).load_dataset, "train")
+    made = task(dictionary())
+    made._load_dataset_split = lambda *given: Texts(10, 2500)  # a sentence is longer than --tokens-per-sample
+    refused("a text of 2500 words has 125 spans, but 100 sentinels", made.load_dataset, "train")
