@@ -16,7 +16,7 @@ from fairseq_diverse.support.errors import UserError
 SIDES, KEPT, TASK = ("source",), VOCABULARY, {"_name": "masked_lm", "data": None}
 FIXED = {  # settings that only one value of fits, which is that of Devlin et al. (2019)
     **{"layer_norm_eps": EPSILON, "type_vocab_size": 2, "position_embedding_type": "absolute"},
-    **{"is_decoder": False, "add_cross_attention": False},
+    **{"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True},
 }
 SIZES = {
     **{"encoder_layers": "num_hidden_layers", "encoder_attention_heads": "num_attention_heads"},
@@ -67,14 +67,14 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"config.json: hidden_act {activation}: not supported, only {', '.join(ACTIVATIONS)}")
     for name in ("vocab_size", *SIZES.values()):
         whole_number(name, config[name])
-    dropout = config.get("hidden_dropout_prob", 0.1)
+    dropout, last = config.get("hidden_dropout_prob", 0.1), config.get("classifier_dropout")
     return {
         "arch": "diverse_bert",
         **{ours: config[name] for ours, name in SIZES.items()},
         "activation_fn": ACTIVATIONS[activation],
-        "dropout": dropout,
-        "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
-        "pooler_dropout": config.get("classifier_dropout") or dropout,
+        "dropout": float(dropout),
+        "attention_dropout": float(config.get("attention_probs_dropout_prob", 0.1)),
+        "pooler_dropout": float(dropout if last is None else last),
     }
 
 

@@ -81,8 +81,11 @@ def parameters(
     """The parameters of ``diverse_t5``; rows of embeddings in the order of the dictionary ``words``. Raises
     ``UserError``: a parameter that T5 does not have, or embeddings of another size."""
     shared = tensors.get("shared.weight", torch.empty(0))
-    if len(shared) != len(words):
-        raise UserError(f"shared.weight: {len(shared)} rows, but config.json has {len(words)}")
+    tied = shared if config.get("tie_word_embeddings", True) else torch.empty(0)
+    output = shared if _is_scaled(config) else tensors.get("lm_head.weight", tied)
+    for name, weight in ("shared.weight", shared), ("lm_head.weight", output):
+        if len(weight) != len(words):
+            raise UserError(f"{name}: {len(weight)} rows, but config.json has {len(words)}")
     converted = {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}
     for name, tensor in tensors.items():
         if not UNUSED.fullmatch(name) and name not in ("shared.weight", "lm_head.weight"):
@@ -92,8 +95,7 @@ def parameters(
     order = rows(words)
     embeddings = shared[order]
     converted |= {f"{side}.embed_tokens.weight": embeddings for side in ("encoder", "decoder")}
-    output = embeddings if _is_scaled(config) else tensors.get("lm_head.weight", shared)[order]
-    return converted | {"decoder.output_projection.weight": output}
+    return converted | {"decoder.output_projection.weight": embeddings if output is shared else output[order]}
 
 
 def rows(words: list[str]) -> list[int]:

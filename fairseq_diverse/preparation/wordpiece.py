@@ -1,5 +1,6 @@
 """BERT's subwords (Devlin et al., 2019): WordPiece from its ``vocab.txt``, and fairseq's dictionary of them."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ def symbols(vocabulary: Sequence[str]) -> list[str]:
 
 def tokenizer(path: Path) -> Any:
     """The tokenizer of a vocabulary, of the library ``tokenizers``. It lower-cases and removes accents if no subword
-    has an upper-case letter. Raises ``ValueError``: as `read_vocabulary`, or the library is missing."""
+    has an upper-case letter; symbols such as <S> do not count. Raises ``ValueError``: as `read_vocabulary`, or the
+    library is missing."""
     tokenizers = needed("tokenizers", f"WordPiece needs tokenizers; install it: {install('bert')}")
     vocabulary = read_vocabulary(path)
-    uncased = all(subword == subword.lower() for subword in vocabulary if subword not in SPECIAL)
+    uncased = all(subword == subword.lower() for subword in vocabulary if not re.fullmatch(r"\[.+\]|<.+>", subword))
     numbers = {subword: number for number, subword in enumerate(vocabulary)}
     return tokenizers.BertWordPieceTokenizer(numbers, lowercase=uncased)

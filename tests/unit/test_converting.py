@@ -123,6 +123,7 @@ NO_T5 = [
         lambda its: rewritten(its, lambda tensors: tensors.pop("shared.weight")),
         "shared.weight: 0 rows, but config.json",
     ),
+    (lambda its: changed(its, **UNSCALED, feed_forward_proj="gated-gelu"), "lm_head.weight: 0 rows, but config.json"),
     (lambda its: rewritten(its, put_nan), "encoder.layer_norm.weight has the value nan; the file is damaged"),
     (lambda its: rewritten(its, lambda tensors: tensors.update(x=torch.ones(1))), "x: no parameter of T5"),
 ]
@@ -169,6 +170,8 @@ def without(name):
 NO_BERT = [
     (lambda its: changed(its, layer_norm_eps=1e-5), "config.json: layer_norm_eps 1e-05: not supported, only 1e-12"),
     (lambda its: changed(its, position_embedding_type="relative_key"), "position_embedding_type relative_key: not"),
+    (lambda its: changed(its, tie_word_embeddings=False), "tie_word_embeddings False: not supported, only True"),
+    (lambda its: changed(its, hidden_dropout_prob="many"), "could not convert string to float: 'many'"),
     (lambda its: changed(its, hidden_act="silu"), "hidden_act silu: not supported, only gelu, gelu_new, relu"),
     (lambda its: changed(its, vocab_size=7), "vocab.txt: 8 subwords, config.json has 7"),
     (lambda its: changed(its, vocab_size=11), r"embed_tokens.weight is \(10, 24\), but config.json has \(11, 24\)"),

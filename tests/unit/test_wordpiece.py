@@ -43,6 +43,12 @@ def test_subwords_are_those_of_transformers(tmp_path, lowercase):
     assert [len(pieces) for pieces in ours.words(["a", "##b", "##c", ".", "d"])] == [3, 1, 1]
 
 
+@pytest.mark.parametrize(("more", "pieces"), [("<S>", "dog"), ("Dog", "Dog")])
+def test_symbols_do_not_make_a_vocabulary_cased(tmp_path, more, pieces):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "dog", "[unused1]", more]))
+    assert Subwords("wordpiece", tmp_path / "vocab.txt").segment("Dog") == pieces
+
+
 def test_the_dictionary_has_every_subword_once(tmp_path):
     path = vocabulary(tmp_path, ["some words", "and others"], lowercase=True)
     known = read_vocabulary(path)
