@@ -451,7 +451,8 @@ def _unregistered(value: Any) -> bool:
 
 
 def gradients(flags: Flags, disagreement: bool = False) -> None:
-    """Every parameter has a finite, non-zero gradient, the same where activations or maps are computed again."""
+    """Every parameter has a finite, non-zero gradient, the same where activations (above frozen embeddings) or maps are
+    computed again."""
     request = AttentionRequest(terms(flags), everywhere(flags)) if disagreement else None
     plain = _gradients(flags, request)
     for parameter, gradient in plain.items():
@@ -461,13 +462,18 @@ def gradients(flags: Flags, disagreement: bool = False) -> None:
             require(bool(gradient.abs().max() > 0), f"{parameter}: its gradient is 0")
     for option in ("checkpoint_activations", "recompute_maps"):
         flag = f"--{option.replace('_', '-')}"
-        for parameter, gradient in _gradients({**flags, option: True}, request).items():
+        frozen = option == "checkpoint_activations"
+        for parameter, gradient in _gradients({**flags, option: True}, request, frozen).items():
             require(gradient is not None, f"{parameter}: no gradient with {flag}")
             require_close(gradient, plain[parameter], f"{parameter}, with {flag}")
 
 
-def _gradients(flags: Flags, request: AttentionRequest | None) -> dict[str, Tensor]:
+def _gradients(flags: Flags, request: AttentionRequest | None, frozen: bool = False) -> dict[str, Tensor]:
+    """``frozen``: without those of embeddings."""
     model = trained_model(flags)
+    for module in model.modules():
+        if frozen and isinstance(module, torch.nn.Embedding):
+            module.requires_grad_(False)
     output, extra = model(**batch(), attention_request=request)
     for name, loss in extra["losses"].items():
         require(loss.requires_grad, f"loss {name}: it has no gradient")
@@ -475,7 +481,7 @@ def _gradients(flags: Flags, request: AttentionRequest | None) -> dict[str, Tens
     if request is not None:
         loss = loss + extra["agreement"].sum()
     loss.backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.numel()}
+    return {name: p.grad for name, p in model.named_parameters() if p.numel() and p.requires_grad}
 
 
 def gradients_in_float64(flags: Flags) -> None:
