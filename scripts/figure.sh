@@ -19,7 +19,7 @@ case "$1 $2" in
     "wang2021 5") number=5 rows=de-en-lite,de-en-ea-lite ;;
     "li2022 3") data=(iwslt16_de_en wmt17_en_de wmt17_en_cs) ;;
     "li2022 "[456]) number=$(($2 + 2)) metric=epoch_minutes ;;
-    *) echo "$0: no Figure $2 of $1; there are li2021 3 and 4, zhang2021 4 and 5, wang2021 5, li2022 3 to 6" >&2 && exit 2 ;;
+    *) echo "$0: no Figure $2 of $1; there are li2021 3 and 4, zhang2021 4 and 5, wang2021 5, li2022 3 to 6; others: docs/analyses.md" >&2 && exit 2 ;;
 esac
 shift 2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -72,7 +72,7 @@ import json, statistics, sys
 families = {}
 for run in json.load(sys.stdin):
     families.setdefault(run["family"], {}).setdefault(run["row"], []).append(run)
-def loss(point): return statistics.mean([run["loss"] for run in point if run["done"]] or [float("inf")])
+def loss(point): return statistics.mean([run["loss"] for run in point if run["loss"] is not None] or [float("inf")])
 chosen = {name: min(points.values(), key=loss) for name, points in families.items()}
 if unfinished := [point[0]["row"] for point in chosen.values() if not all(run["done"] for run in point)]:
     sys.exit("not finished: " + ",".join(unfinished) + "; call it again when they are")

@@ -121,6 +121,8 @@ def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_pat
     printed = output_of(*of_source, "--layer", 1).splitlines()
     assert [line.split(":")[0] for line in printed[1:3]] == ["routed", "plain"]
     assert (tmp_path / "maps.png").stat().st_size > 5000
+    alone = [word for word in of_source if word != f"routed={checkpoint}"]
+    assert output_of(*alone, "--layer", 1).splitlines()[1].startswith("plain: ")
     of_sentence = [*asked, "--sentence", 5, "--layer", 1, "--component", "cross"]
     reference = read_lines(data / "text/test.de")[4].replace(" ", "")
     for line in output_of(*of_sentence, "--subwords").splitlines()[1:3]:

@@ -85,6 +85,23 @@ def test_a_table_from_raw_files_to_its_report_and_a_figure(tmp_path, raw, size):
     assert "mean" in call("figure.sh", *lengths, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs").splitlines()[-2]
 
 
+def test_a_figure_of_rows_without_a_validation_loss(tmp_path):
+    cli("logic", "--out", tmp_path / "logic", "--pairs", 40)
+    asked = [
+        "li2021",
+        4,
+        "--data",
+        tmp_path / "logic",
+        "--size",
+        "logic_small",
+        "--rows=baseline",
+        "--set",
+        "max-update=2",
+    ]
+    said = call("figure.sh", *asked, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
+    assert said.splitlines()[-1] == f"{tmp_path}/runs/figures/li2021-figure4.png"
+
+
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory) -> Path:
     """The embedded corpus with its trees, prepared."""
