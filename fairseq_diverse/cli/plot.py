@@ -18,7 +18,15 @@ from fairseq_diverse.reports.groups import compare_groups, draw_groups
 from fairseq_diverse.reports.learning_curves import METRICS, draw_learning_curves, read_training
 from fairseq_diverse.reports.lines import compare, measures_of, of_test
 from fairseq_diverse.reports.report import tests_of
-from fairseq_diverse.reports.row_pictures import MINUTES, SPEED, curves, draw_curves, draw_rows, draw_verdict
+from fairseq_diverse.reports.row_pictures import (
+    MINUTES,
+    SPEED,
+    curves,
+    draw_curves,
+    draw_rows,
+    draw_verdict,
+    published_figure,
+)
 from fairseq_diverse.reports.sentences import find_records, known_property
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import read_lines
@@ -145,10 +153,13 @@ def _draw_against_flag(args: argparse.Namespace, table: Table) -> Figure:
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     measures = {measure.key: measure for measure in (*kind.measures(rows), *([SPEED, MINUTES] if kind.speeds else ()))}
     usual = ["bleu", "nll"] if "bleu" in measures else [name for name, measure in measures.items() if measure.compared]
+    grouped, summaries = curves(rows, flags), report.source_of(args).summaries(rows)
+    if not any(summaries.values()):
+        of_paper = [key for key in usual if any(published_figure(row, measures[key]) is not None for row in rows)]
+        usual = of_paper or usual
     chosen = [name.strip() for name in args.metrics.split(",")] if args.metrics else usual
     if not set(chosen) <= set(measures):
         raise UserError(f"--metrics {args.metrics}: {table.name} has {', '.join(measures)}")
-    grouped, summaries = curves(rows, flags), report.source_of(args).summaries(rows)
     if not any(summaries.values()) and not any(row.published for row in rows):
         raise UserError(report.nothing_finished(args.table))
     for name in chosen:
@@ -242,7 +253,8 @@ def plot_attention(args: argparse.Namespace) -> None:
     from fairseq_diverse.models.loading import load_model, require_translation
 
     register()
-    named = named_checkpoints(args.path, distinct=True) if len(args.path) > 1 else [("", args.path[0])]
+    alone = len(args.path) == 1 and ("=" not in args.path[0] or Path(args.path[0]).exists())
+    named = [("", args.path[0])] if alone else named_checkpoints(args.path, distinct=True)
     if len(named) > 1 and args.layers is not None:
         raise UserError(f"--layers {args.layers}: of one checkpoint; several are drawn at one --layer")
     prepared = Preprocessing.load(args.data)

@@ -32,8 +32,8 @@ from fairseq_diverse.analysis.head_map import cosines, draw_head_map, mean_cosin
 from fairseq_diverse.analysis.sentence_lengths import draw_sentence_lengths
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.cli import main
-from fairseq_diverse.cli.plot import parse_heads
+from fairseq_diverse.cli import build_parser, main
+from fairseq_diverse.cli.plot import parse_heads, plot_rows
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs.saved import from_results
@@ -262,6 +262,19 @@ def test_published_figures_are_hollow(table):
     assert level.get_ydata() == [29, 29] and curve.get_xydata().tolist() == [[2, 30.5], [8, 33.5]]
     assert curve.get_markerfacecolor() == "none" and figure.get_supxlabel() == "hollow: published"
     assert not nll.get_lines() and minutes.get_lines()[0].get_ydata().tolist() == [2, 2]
+    words = [
+        "plot",
+        "rows",
+        str(table),
+        "--x",
+        "phrase-limit",
+        "--runs",
+        str(table.parent / "results"),
+        "--out",
+        "x.png",
+    ]
+    (axis,) = plot_rows(build_parser(words).parse_args(words)).axes  # without runs, what is published alone
+    assert axis.get_ylabel() == bleu.get_ylabel()
     summaries = from_results(table.parent / "results", list(rows.values()))
     (axis,) = draw_curves(grouped, summaries, "phrase-limit", panels(["bleu"]), rows).axes
     dots = [line for line in axis.get_lines() if line.get_markerfacecolor() == "none"]
