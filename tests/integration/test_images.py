@@ -422,6 +422,8 @@ def test_a_table_of_pictures(images, pictures, table, tmp_path, output_of):
     Image.new("RGB", (32, 32)).save(tmp_path / "others/test/dark/0.png")
     assert output_of("run", table, "--dry-run").count(": done, ") == 2
     assert output_of("run", table, "--dry-run", "--data", tmp_path / "others").count(": new, ") == 2
+    page = output_of("report", table, "--format", "html", "--data", tmp_path / "others")
+    assert "Accuracy by number of parameters" not in page  # published on other pictures
 
 
 @pytest.mark.parametrize(
