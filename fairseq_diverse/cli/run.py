@@ -311,6 +311,4 @@ def _report(args: argparse.Namespace) -> int:
 
     words = _words_of_report(args) + ["--best"] * args.best
     print(flush=True)
-    code = command([*words, "--format", "markdown"]) or command([*words, "--format", "html", "--out", str(args.report)])
-    print(f"with pictures: {args.report}" * (not code))
-    return code
+    return command([*words, "--format", "markdown"]) or command([*words, "--format", "html", "--out", str(args.report)])

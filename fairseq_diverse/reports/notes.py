@@ -25,7 +25,7 @@ def table_notes(
 ) -> list[str]:
     """What the figures of the columns that are shown mean, and what they were measured with."""
     done = [line for line in lines if line.seeds]
-    data = dict.fromkeys(row.published_on for row in rows if row.published)
+    data = dict.fromkeys(row.published_on for row in rows if row.published and row.published_on)
     published = [f"published figures: measured on {', '.join(data)}"] if data else []
     if not done:
         return published

@@ -552,7 +552,7 @@ def test_a_page_that_cannot_be_written_is_an_error(table, tmp_path, monkeypatch,
     monkeypatch.setattr(schedule, "run_all", lambda *given: 0)
     assert main(["run", name := table(), "--report", f"{name}/page.html"]) == 2
     said = capsys.readouterr()
-    assert f"{name}" in said.err.splitlines()[-1] and "with pictures" not in said.out
+    assert f"{name}" in said.err.splitlines()[-1] and "page.html" not in said.out
 
 
 @pytest.mark.parametrize(("count", "expected"), [(0, "0,1,2,3"), (1, "0"), (2, "0,1"), (8, "0,1,2,3")])

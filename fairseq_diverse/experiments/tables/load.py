@@ -176,7 +176,8 @@ def _refuse_wrong(row: Row, keys: Flags, train: Flags, path: Path) -> None:
     which = "best" if "best" in row.average else "last"
     if row.average and row.average[which] * row.average["every"] > row.max_update:
         wanted = f"the {which} {row.average[which]} checkpoints of every {row.average['every']} updates"
-        todo = "give others with --set average.every=N, or --set average.last=0 for none"
+        todo = "give others with --set average.every=N"
+        todo += ", or --set average.last=0 for none" * ("by" not in row.average)  # which may need other flags
         raise ValueError(f"{where}: average: {wanted}, but only {row.max_update} updates; {todo}")
     kind = kind_of(row)
     if (by := row.average.get("by", "loss")) not in kind.losses:
