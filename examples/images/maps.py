@@ -56,6 +56,7 @@ def main(words: Sequence[str] | None = None) -> None:
             sheet.paste(picture.resize((CELL, CELL), Image.Resampling.BICUBIC), (column * STEP, TOP + row * STEP))
     with atomic_write(args.out, "wb") as file:
         sheet.save(file, "PNG")
+    print(args.out)
 
 
 if __name__ == "__main__":
