@@ -87,18 +87,8 @@ def test_a_table_from_raw_files_to_its_report_and_a_figure(tmp_path, raw, size):
 
 def test_a_figure_of_rows_without_a_validation_loss(tmp_path):
     cli("logic", "--out", tmp_path / "logic", "--pairs", 40)
-    asked = [
-        "li2021",
-        4,
-        "--data",
-        tmp_path / "logic",
-        "--size",
-        "logic_small",
-        "--rows=baseline",
-        "--set",
-        "max-update=2",
-    ]
-    said = call("figure.sh", *asked, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
+    asked = f"li2021 4 --data {tmp_path}/logic --size logic_small --rows=baseline --set max-update=2"
+    said = call("figure.sh", *asked.split(), FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
     assert said.splitlines()[-1] == f"{tmp_path}/runs/figures/li2021-figure4.png"
 
 

@@ -262,17 +262,7 @@ def test_published_figures_are_hollow(table):
     assert level.get_ydata() == [29, 29] and curve.get_xydata().tolist() == [[2, 30.5], [8, 33.5]]
     assert curve.get_markerfacecolor() == "none" and figure.get_supxlabel() == "hollow: published"
     assert not nll.get_lines() and minutes.get_lines()[0].get_ydata().tolist() == [2, 2]
-    words = [
-        "plot",
-        "rows",
-        str(table),
-        "--x",
-        "phrase-limit",
-        "--runs",
-        str(table.parent / "results"),
-        "--out",
-        "x.png",
-    ]
+    words = f"plot rows {table} --x phrase-limit --runs {table.parent}/results --out x.png".split()
     (axis,) = plot_rows(build_parser(words).parse_args(words)).axes  # without runs, what is published alone
     assert axis.get_ylabel() == bleu.get_ylabel()
     summaries = from_results(table.parent / "results", list(rows.values()))
