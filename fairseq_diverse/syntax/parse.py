@@ -93,7 +93,8 @@ def refuse_other(out: Path, text: Path, how: dict[str, str]) -> None:
     if "text" in recorded and text.exists():  # earlier versions did not record it
         wanted["text"] = _measure(text)[1]
     if differing := next((key for key, value in wanted.items() if recorded.get(key, value) != value), None):
-        shown = "of another text" if differing == "text" else f"of {differing} {recorded[differing]}"
+        hashed = differing in ("text", "grammar")
+        shown = f"of another {differing}" if hashed else f"of {differing} {recorded[differing]}"
         raise UserError(f"{out}: there already, but {shown}; delete it to parse again, or give another --out")
 
 

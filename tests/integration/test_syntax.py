@@ -505,6 +505,7 @@ def test_rows_with_a_pcfg_read_a_copy_of_the_data_with_its_trees(data, tmp_path,
     trees = [(folder / "test.en-de.en.syntax.bin").read_bytes() for folder in (base, copy)]
     assert trees[0] != trees[1] and not list(left())
     (tmp_path / "grammar").write_text("another")
+    assert "train.en.ptb: there already, but of another grammar; delete it" in error_of(*commands[1])
     with pytest.raises(ValueError, match=rf"^row pcfg: {copy}/\S+: made by another grammar than .*; delete {copy}"):
         list(left())
     for folder, says in ((base, "is --data"), (copy, "has other data")):

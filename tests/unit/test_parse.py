@@ -127,7 +127,11 @@ def test_finished_trees_of_another_text_or_parser_are_not_taken_for_those_asked_
         parse.record_path(out).write_text(json.dumps(content))
         parse.refuse_other(out, text, asked)
     other_shard = {"shard": {"text": "other", "lines": [0, 1]}}
-    others = (other_shard, "text"), ({"model": "/there/other"}, "of model other"), ({"grammar": "b"}, "of grammar b")
+    others = (
+        (other_shard, "text"),
+        ({"model": "/there/other"}, "of model other"),
+        ({"grammar": "b"}, "of another grammar"),
+    )
     for change, said in others:
         parse.record_path(out).write_text(json.dumps(asked | change))
         refused(rf"out: there already, but .*{said}; delete it to parse again", parse.refuse_other, out, text, asked)
