@@ -49,6 +49,11 @@ class Row:
         return self.pretrained if isinstance(self.pretrained, Row) else None
 
     @property
+    def comparable(self) -> dict[str, Any]:
+        """The paper's figures where the row has the data that they were measured on; else none."""
+        return self.published if self.data == self.published_on else {}
+
+    @property
     def max_update(self) -> int:
         return int(self.train["max-update"])
 

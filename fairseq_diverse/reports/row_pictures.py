@@ -160,7 +160,7 @@ def curves(rows: Sequence[Row], flags: Sequence[str]) -> list[Curve]:
 
 def published_figure(row: Row, measure: Measure) -> float | None:
     """The paper's figure of this measure, on the row's first test set; None where there is none."""
-    figure = row.published.get(PUBLISHED.get(measure.key, measure.key)) if row.data == row.published_on else None
+    figure = row.comparable.get(PUBLISHED.get(measure.key, measure.key))
     return None if figure is None else _number(figure)
 
 

@@ -71,9 +71,10 @@ def other_grammar(folder: Path, source: str) -> str:
     """Why the trees of prepared data are not by the grammar ``PCFG_MODEL``; empty if they are, as far as was recorded,
     or if there are none or no grammar."""
     grammar = os.environ.get("PCFG_MODEL", "")
-    for path in sorted(folder.glob(f"*.{source}.syntax.json")) if Path(grammar).is_file() else []:
+    digest = sha256_of(grammar) if Path(grammar).is_file() else None
+    for path in sorted(folder.glob(f"*.{source}.syntax.json")) if digest else []:
         how = _read_object(path).get("parsers", {}).get("constituency", {})
-        if how.get("grammar", digest := sha256_of(grammar)) != digest:
+        if how.get("grammar", digest) != digest:
             return f"{path}: made by another grammar than PCFG_MODEL={grammar}; delete {folder} to parse again"
     return ""
 

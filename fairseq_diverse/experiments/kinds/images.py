@@ -136,8 +136,8 @@ class Images(Kind):
             color, marker = STYLES[number % len(STYLES)]
             rows = [line for line in lines if str(line.row.train.get("attention")) == kind]
             done = [(line.facts["parameters"] / 1e6, line.scores["top1"].mean) for line in rows if line.seeds]
-            of_data = [line.row.published for line in rows if line.row.data == line.row.published_on]
-            shown = [(str(figures.get("parameters", "")), figures.get("top1")) for figures in of_data]
+            of_paper = [line.row.comparable for line in rows]
+            shown = [(str(figures.get("parameters", "")), figures.get("top1")) for figures in of_paper]
             published = [(total / 1e6, top) for count, top in shown if top and (total := first_number(count))]
             name = NAMES.get(kind, kind)
             for points, label, fill in ((done, name, "full"), (published, f"{name}, published", "none")):
