@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.run import TREES, Run
 from fairseq_diverse.experiments.runs.plan import steps_of
@@ -29,7 +31,8 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
         if unknown := [task for task in kind.tasks if kind.fairseq and task not in programs.tasks()]:
             raise ValueError(f"kind {kind.name}: tasks: {unknown[0]}: not a task of fairseq; correct it or register it")
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
-    for run in {run.row.name: run for run in runs}.values():  # whatever its seed
+    rows = [*{run.row.name: run for run in runs}.values()]  # whatever their seeds
+    for run in tqdm(rows, "flags", unit="row", delay=2, leave=False, disable=None):
         row, steps = f"{table}: row {run.row.name}", steps_of(run, {})
         for program, reserved in kind_of(run.row).own_flags(run.row).items():
             arguments = steps[program][3:] if program in steps else []
