@@ -14,13 +14,14 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq_diverse import __version__
 from fairseq_diverse.cli.run import add_table_arguments, parse_seeds, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir, register_with
 from fairseq_diverse.experiments.runs.saved import runs_of, with_other_settings
-from fairseq_diverse.experiments.tables.load import Table
+from fairseq_diverse.experiments.tables.load import Table, load_table
 from fairseq_diverse.reports import formats
 from fairseq_diverse.reports import report as reports
 from fairseq_diverse.reports.page import page
@@ -43,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--finished", action="store_true", help="only rows with a finished run; a note names the others")
     add("--verdict", action="store_true", help="for each row: whether it helps, how certain that is, and its cost")
     groups = "NLL by groups of test sentences: length, rare-words, attachment (of prepositional phrases) or verb-final "
+    beside = "with --verdict: also the difference of the row of that name in another table, by the summaries in DIR"
+    add("--beside", nargs=2, action="append", default=[], metavar=("TABLE", "DIR"), help=beside)
     add("--by", metavar="PROPERTY", help=f"{groups}(clauses); several comma-separated")
     add("--heads", action="store_true", help="how different each row's heads are, as measured by `run --heads`")
     sentences = "also each row's translations of N sentences, evenly spread over the test set (default: 0; HTML: 20)"
@@ -83,6 +86,17 @@ def selection_of(args: argparse.Namespace, table: Table) -> Selection:
     return choose(table, source_of(args), args.rows, args.without, args.baseline, args.best, args.finished, seeds)
 
 
+def _with_tables_beside(args: argparse.Namespace, selection: Selection) -> Selection:
+    if args.beside and not args.verdict:
+        raise UserError("--beside: goes with --verdict")
+    tables = {name: (load_table(name, user_dir=args.user_dir), Source(Path(folder))) for name, folder in args.beside}
+    beside = {
+        table.name: choose(table, source, None, None, None, best=False, finished=True, seeds=None)
+        for table, source in tables.values()
+    }
+    return replace(selection, beside=beside)
+
+
 def nothing_finished(table: str) -> str:
     todo = "if you ran it with --set, --size or --data, give the same flags here"
     return f"no row has a finished run; fairseq-diverse run {table} trains them; {todo}"
@@ -95,7 +109,7 @@ def main(args: argparse.Namespace) -> None:
         for path in args.refresh:
             refresh(path)
         return
-    selection = selection_of(args, read_table(args))
+    selection = _with_tables_beside(args, selection_of(args, read_table(args)))
     shown = show(args, selection)
     _warn_if_nothing_finished(args, selection)
     if args.out:
@@ -137,7 +151,7 @@ def refresh(path: Path) -> None:
             args = parsed(block["command"])
             if args.user_dir:
                 register_with(args.user_dir)
-            selection = selection_of(args, read_table(args))
+            selection = _with_tables_beside(args, selection_of(args, read_table(args)))
             text = show(args, selection)
             absent = [row.name for row in selection.rows if not selection.summaries[row.name]]
             compared = [row.name for row in selection.rows if row.baseline in absent]

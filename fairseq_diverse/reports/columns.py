@@ -1,16 +1,17 @@
 """Columns of tables over lines, and the cells that they make."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fairseq_diverse.experiments.kinds.kind import Kind
 from fairseq_diverse.experiments.kinds.lines import AnyLine, Column, Line, Measure, TaskLine, TaskTable, deciding_last
 from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.metrics.dunnett import LEVEL
-from fairseq_diverse.metrics.seeds import Spread, p_number, stars
+from fairseq_diverse.metrics.seeds import Difference, Spread, p_number, stars
 from fairseq_diverse.support.paths import data_name
 
 Cells = list[list[str]]  # of a table, the header first
+Beside = Mapping[str, Mapping[str, Difference]]  # by table and row
 SPEEDS = {  # entry of JSON, format, key of the published figure
     "words/s": ("words_per_second", ",.0f", ""),
     "updates/s": ("updates_per_second", ".2f", "speed"),
@@ -114,17 +115,17 @@ def verdict(line: Line, measures: Sequence[Measure]) -> str:
     return "helps" if (difference.delta < 0) == measure.lower else "hurts"
 
 
-def verdict_columns(measures: Sequence[Measure]) -> list[Column[Line]]:
-    """Of rows that have a baseline: the last measure that is compared decides, the others are shown."""
+def verdict_columns(measures: Sequence[Measure], beside: Beside) -> list[Column[Line]]:
+    """Of rows that have a baseline: the last measure that is compared decides, the others are shown, and differences of
+    rows of the same names in other tables."""
     *others, judge = deciding_last(measures)
 
     def compared(heading: str, cell: Callable[[Line], str]) -> Column[Line]:
         return Column(heading, lambda line: cell(line) if line.differences else "")
 
-    def delta(measure: Measure, with_interval: bool, line: Line) -> str:
-        difference = line.differences[measure.key]
-        interval = difference.interval_text(measure.digits) if with_interval else ""
-        return f"{difference.delta:+.{measure.digits}f}" + f" ({interval})" * bool(interval)
+    def with_interval(measure: Measure, found: Difference | None) -> str:
+        interval = found.interval_text(measure.digits) if found else ""
+        return f"{found.delta:+.{measure.digits}f}" + f" ({interval})" * bool(interval) if found else ""
 
     def state(line: Line) -> str:
         return verdict(line, measures) if line.differences else "baseline: not run" if line.seeds else "not run"
@@ -142,11 +143,15 @@ def verdict_columns(measures: Sequence[Measure]) -> list[Column[Line]]:
         Column("against", lambda line: line.row.baseline, unfinished=True),
         Column("data", lambda line: data_name(line.row.data), unfinished=True),
         compared("seeds", seeds),
-        compared(f"Δ {judge.name}", partial(delta, judge, False)),
+        compared(f"Δ {judge.name}", lambda line: f"{line.differences[judge.key].delta:+.{judge.digits}f}"),
         compared("95% interval", lambda line: line.differences[judge.key].interval_text(judge.digits)),
         Column("verdict", state, unfinished=True),
+        *(
+            Column(f"Δ {judge.name}: {table}", lambda line, found=found: with_interval(judge, found.get(line.name)))
+            for table, found in beside.items()
+        ),
         compared("Welch p", lambda line: p_number(line.differences[judge.key].welch_p)),
-        *(compared(f"Δ {measure.name}", partial(delta, measure, True)) for measure in others),
+        *(compared(f"Δ {m.name}", lambda line, m=m: with_interval(m, line.differences[m.key])) for m in others),
         compared("training speed", partial(_speed, "speed", ".2f")),
         compared("added parameters", added),
     ]

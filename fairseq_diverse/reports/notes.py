@@ -68,6 +68,8 @@ def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: 
         text.append("Welch p: of the row and its baseline alone, whose standard deviations may differ; no verdict")
     interval = f"in brackets its 95% interval over seeds, as that of {judge.name}; no verdict"
     text += [f"Δ {measure.name}: {interval}" for measure in others if f"Δ {measure.name}" in headings]
+    if beside := [heading for heading in headings if heading.startswith(f"Δ {judge.name}: ")]:
+        text.append(f"{', '.join(beside)}: of the row of that name in that table, against its baseline there")
     text += seeds_notes(done, [judge])[1:]
     if "training speed" in headings:
         text.append(f"training speed: target subwords a second, {DIVIDED}")

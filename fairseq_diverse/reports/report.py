@@ -4,11 +4,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from fairseq_diverse.experiments.kinds.lines import Line
+from fairseq_diverse.experiments.kinds.kind import Kind
+from fairseq_diverse.experiments.kinds.lines import Line, deciding_last
 from fairseq_diverse.experiments.tables.load import Table
 from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.reports import columns, groups, heads, notes
-from fairseq_diverse.reports.columns import Cells, cells_of, without_empty
+from fairseq_diverse.reports.columns import Beside, Cells, cells_of, without_empty
 from fairseq_diverse.reports.formats import Block
 from fairseq_diverse.reports.lines import Runs, compare, entries, measures_of, names_of_tests, of_test
 from fairseq_diverse.reports.selection import Selection
@@ -75,18 +76,19 @@ def rows_report(
 ) -> Report:
     """A table for each test set, with what all their notes have in common below the last one, and one for each kind
     that is shown beside; arguments as of `build`."""
-    main, *beside = selection.kinds
+    main, *kinds_beside = selection.kinds
     runs, table = selection.of_kind(main), selection.table
     all_tests, chosen = tests_of(runs, test)
     titles = {name: table.title + f": {name}" * (len(all_tests) > 1) for name in chosen if runs.rows}
-    sheets = [sheet_of(of_test(runs, name), title, judged) for name, title in titles.items()]
-    others = [sheet_of(selection.of_kind(kind), kind.title) for kind in beside]
+    beside = _differences_beside(selection, main) if judged else None
+    sheets = [sheet_of(of_test(runs, name), title, beside) for name, title in titles.items()]
+    others = [sheet_of(selection.of_kind(kind), kind.title) for kind in kinds_beside]
     blocks = _with_columns([*sheets, *others], names, details)
     tables = [{"rows": sheet.values, "notes": block.notes} for sheet, block in zip(sheets, blocks, strict=False)]
     content: dict[str, Any] = {"test": chosen[0]} if "test" in main.views else {}
     content |= tables[0] if tables else {"rows": [], "notes": []}
     content |= {"tests": dict(zip(chosen, tables, strict=True))} if len(tables) > 1 else {}
-    content |= {kind.name: sheet.values for kind, sheet in zip(beside, others, strict=True)}
+    content |= {kind.name: sheet.values for kind, sheet in zip(kinds_beside, others, strict=True)}
     if sheets:
         by_test = blocks[: len(sheets)]  # what all have in common is below the last one alone, behind the table's note
         common = [text for text in blocks[0].notes if all(text in block.notes for block in by_test)]
@@ -107,18 +109,33 @@ def _cited(table: Table) -> list[Block]:
     return [Block([["other systems", *headings], *lines], "Published for other systems", [])] if lines else []
 
 
-def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
+def _differences_beside(selection: Selection, kind: Kind) -> Beside:
+    """Of the tables beside, by the first test set of each; UserError: a table has none of the selection's rows."""
+    key, beside = deciding_last(measures_of(selection.of_kind(kind)))[-1].key, {}
+    for table, other in selection.beside.items():
+        runs = other.of_kind(kind)
+        lines = compare(of_test(runs, names_of_tests(runs)[0])).lines
+        beside[table] = {line.name: line.differences[key] for line in lines if key in line.differences}
+        if beside[table].keys().isdisjoint(row.name for row in selection.rows):
+            raise UserError(f"--beside {table}: compares no row with the name of one of {selection.table.name}")
+    return beside
+
+
+def sheet_of(runs: Runs, title: str, judged: Beside | None = None) -> Sheet:
+    """A table of scores, or where ``judged`` is given, of verdicts, with these differences beside."""
     kind, measures, compared = runs.kind, measures_of(runs), compare(runs)
     lines: Sequence[Line] = compared.lines
     details: list[str] = []
     if tasks := kind.task_table(runs.rows):
         lines = task_lines = kind.task_lines(compared)
         cells = columns.task_cells(tasks, task_lines)
-    elif judged:
+    elif judged is not None:
         for line in lines:
             line.facts["verdict"] = columns.verdict(line, measures) if line.differences else None
+            beside = {table: others[line.name] for table, others in judged.items() if line.name in others}
+            line.facts |= {f"in {table}": difference.entries() for table, difference in beside.items()}
         with_baseline = [line for line in lines if line.name != line.row.baseline]
-        shown = [c for c in columns.verdict_columns(measures) if kind.speeds or c.heading != "training speed"]
+        shown = [c for c in columns.verdict_columns(measures, judged) if kind.speeds or c.heading != "training speed"]
         cells = without_empty(cells_of(shown, with_baseline))
     else:
         all_columns = columns.row_columns(kind, lines, measures)
@@ -126,7 +143,7 @@ def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
         details = [column.heading for column in all_columns if column.details and column.heading in cells[0]]
 
     def below(headings: Sequence[str]) -> list[str]:
-        if judged:
+        if judged is not None:
             return notes.verdict_notes(lines, measures, headings)
         return notes.table_notes(kind, runs.rows, measures, lines, headings)
 

@@ -1,7 +1,7 @@
 """Which rows of a table a report shows, which it compares them with, and their runs."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,7 @@ class Selection:
     summaries: Summaries  # of all
     source: Source
     not_run: Sequence[str] = ()  # rows that ``--finished`` leaves out
+    beside: Mapping[str, "Selection"] = field(default_factory=dict)  # other tables, whose verdicts are shown, too
 
     @property
     def kinds(self) -> list[Kind]:

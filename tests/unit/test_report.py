@@ -7,6 +7,7 @@ import json
 import re
 import statistics
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -830,6 +831,27 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys, output_of, error_o
     assert re.search(r"^fourth .* not run$", shown, re.MULTILINE)
     (tmp_path / "probing.yaml").write_text(PROBING)
     assert "--verdict: is for kinds of rows that have" in error_of("report", tmp_path / "probing.yaml", "--verdict")
+
+
+def test_verdicts_show_the_differences_of_other_tables_beside(table, tmp_path, output_of, error_of):
+    """By row names, each with its interval there; JSON has them, too."""
+    name, other = table(THIRD), tmp_path / "other.yaml"
+    other.write_text(Path(name).read_text().replace("fourth:", "new:"))
+    nll = {"first": (5.0, 5.1), "third": (6.0, 6.1), "second": (5.0, 5.2)}
+    runs = with_settings({row: [summary(n, 9, x) for n, x in enumerate(values, 1)] for row, values in nll.items()})
+    saved.save(tmp_path / "results", runs)
+    of_other = {"first": [summary(1, 9, 4.0), summary(2, 9, 4.1)], "third": [summary(1, 9, 3.0), summary(2, 9, 3.1)]}
+    saved.save(tmp_path / "beside", with_settings(of_other))
+    asked = ["report", name, "--results", tmp_path / "results", "--verdict", "--beside", other, tmp_path / "beside"]
+    shown = output_of(*asked, "--columns", "mechanism,Δ NLL,Δ NLL: other")
+    assert re.search(r"^third +\+1\.000 +-1\.000 \(-\d\.\d{3} to -\d\.\d{3}\)$", shown, re.MULTILINE)
+    assert re.search(r"^second +\+0\.050$", shown, re.MULTILINE)
+    assert "Δ NLL: other: of the row of that name in that table, against its baseline there" in shown
+    lines = {line["row"]: line for line in json.loads(output_of(*asked, "--format", "json"))["rows"]}
+    assert lines["third"]["in other"]["delta"] == pytest.approx(-1) and "in other" not in lines["second"]
+    assert "--beside: goes with --verdict" in error_of(*[word for word in asked if word != "--verdict"])
+    other.write_text(other.read_text().replace("  third:", "  fifth:"))
+    assert "--beside other: compares no row with the name of one of table" in error_of(*asked)
 
 
 def test_a_verdict_needs_less_than_the_level():
