@@ -89,7 +89,7 @@ bench: setup
 
 # The tables of README.md, docs/ and results/, from the summaries in results/
 results: setup
-	$(BIN)/fairseq-diverse report --refresh README.md docs/comparison.md docs/demo.md results/comparison/README.md results/earlier.md results/nlu-small.md results/rationales.md results/cifar10.md
+	$(BIN)/fairseq-diverse report --refresh README.md docs/comparison.md docs/demo.md results/comparison/README.md results/earlier.md results/nlu-small.md results/nlu-small-t5.md results/rationales.md results/cifar10.md
 
 # The docs site in build/site, which needs no server but for its search: `.venv/bin/zensical serve`
 docs: setup
