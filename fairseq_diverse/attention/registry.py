@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from fairseq_diverse.attention.mechanism import STAGES, Mechanism
@@ -48,7 +48,7 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
         refuse(_problem(name, cls))
         cls.name, cls.key = name, cls.__dict__.get("key", name.replace("-", "_"))
         for other in MECHANISMS.values():
-            if other.name != name and (shared := {*_flags(other).values()} & {*_flags(cls).values()}):
+            if other.name != name and (shared := {*_flags(other)} & {*_flags(cls)}):
                 refuse(f"{_list(shared)} is a flag of the mechanism {other.name!r}")
             if other.name != name and other.key == cls.key:
                 refuse(f"its key {cls.key!r} is used by the mechanism {other.name!r}")
@@ -58,6 +58,7 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
             rest.pop(name, None)
         MECHANISMS[name] = cls  # in its place, if it has one
         MECHANISMS.update(rest)
+        flag_name.cache_clear()
         return cls
 
     return register
@@ -129,14 +130,14 @@ def _flag(mechanism: str, f: dataclasses.Field) -> str:
     return f.metadata.get("flag", f"--{mechanism}" if f.name == "kind" else f"--{mechanism}-{f.name.replace('_', '-')}")
 
 
-@functools.cache  # tables with thousands of runs ask for each name a million times
-def _flags(cls: type[Mechanism]) -> dict[str, str]:
-    return {f.name: _flag(cls.name, f) for f in dataclasses.fields(cls.Settings)}
+def _flags(cls: type[Mechanism]) -> Iterator[str]:
+    return (_flag(cls.name, f) for f in dataclasses.fields(cls.Settings))
 
 
+@functools.cache  # tables with thousands of runs ask a million times
 def flag_name(mechanism: str, field_name: str) -> str:
     """The command-line flag of a field of a mechanism's settings."""
-    return _flags(MECHANISMS[mechanism])[field_name]
+    return _flag(mechanism, _fields(MECHANISMS[mechanism].Settings)[field_name])
 
 
 def attribute_name(mechanism: str, field_name: str) -> str:

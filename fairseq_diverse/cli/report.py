@@ -89,11 +89,10 @@ def selection_of(args: argparse.Namespace, table: Table) -> Selection:
 def _with_tables_beside(args: argparse.Namespace, selection: Selection) -> Selection:
     if args.beside and not args.verdict:
         raise UserError("--beside: goes with --verdict")
-    tables = {name: (load_table(name, user_dir=args.user_dir), Source(Path(folder))) for name, folder in args.beside}
-    beside = {
-        table.name: choose(table, source, None, None, None, best=False, finished=True, seeds=None)
-        for table, source in tables.values()
-    }
+    beside = {}
+    for name, folder in args.beside:
+        table, source = load_table(name, user_dir=args.user_dir), Source(Path(folder))
+        beside[table.name] = choose(table, source, None, None, None, best=False, finished=True, seeds=None)
     return replace(selection, beside=beside)
 
 
