@@ -92,7 +92,7 @@ def _with_tables_beside(args: argparse.Namespace, selection: Selection) -> Selec
     beside = {}
     for name, folder in args.beside:
         table, source = load_table(name, user_dir=args.user_dir), Source(Path(folder))
-        beside[table.name] = choose(table, source, None, None, None, best=False, finished=True, seeds=None)
+        beside[table.name] = choose(table, source, None, None, None, best=False, finished=False, seeds=None)
     return replace(selection, beside=beside)
 
 
