@@ -10,9 +10,11 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.gpu_counting import System, count_attention, count_generation, count_training
-from benchmarks.sides import EVERYWHERE
+from benchmarks.sides import EVERYWHERE, of_row
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
+from fairseq_diverse.experiments import run
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.testing.models import components
 
 LAUNCH = 5e-6  # seconds of the host for a launch: what torch's eager mode reaches at best
@@ -115,30 +117,12 @@ ROWS = [
 ]
 
 
-# The systems of configs/tables/comparison-*.yaml by their rows; of each corpus its size, the wider feed-forward layers
-# and half of its heads.
-COMPARED = {
-    "baseline": Row("off"),
-    "wider": Row("off"),
-    "disagreement": Row("off", terms="output", terms_on=EVERYWHERE),
-    "em": Row("em routing", "encoder:1-2"),
-    "lpea-rhe": Row("phrase, enlivened", "encoder:1"),
-    "interacting-sum": Row("interacting sum", EVERYWHERE),
-    "evolving": Row("evolving", EVERYWHERE),
-    "differential": Row("differential", EVERYWHERE),
-    "gated": Row("gated element", EVERYWHERE),
-    "rel-pos": Row("relative", "encoder"),
-    "talking": Row("talking", EVERYWHERE),
-}
-CORPORA = {"iwslt14": ("iwslt14", 1408, 2), "wmt14": ("base", 2432, 4)}
-
-
-def compared(name: str, corpus: str) -> System:
-    """A system of the comparison on a corpus."""
-    system, (_, width, heads) = COMPARED[name].system, CORPORA[corpus]
-    sides = {"wider": {"ffn_embed_dim": width}, "differential": {"attention_heads": heads}}.get(name, {})
-    flags = {f"{side}_{key}": value for key, value in sides.items() for side in ("encoder", "decoder")}
-    return System(system.flags | flags, system.terms, system.terms_on)
+def count_row(row: run.Row) -> dict[str, Any]:
+    """The summary of a training step of a table's row."""
+    args = vars(of_row(row).args)
+    flags = {name: args[name] for name in (flag.replace("-", "_") for flag in row.train)}
+    system = System(flags, flags.pop("disagreement", ""), flags.pop("disagreement_on", EVERYWHERE))
+    return count_training(row.size, system, 32)
 
 
 def placed(variant: str, on: str) -> dict[str, Any]:
@@ -170,10 +154,9 @@ def count(only: str = "") -> dict[str, Any]:
     for size, length in itertools.product(("base", "big"), LENGTHS):
         of = f"{size} {length}"
         work += [(f"{of} training: {row.name}", count_training, (size, row.system, length)) for row in ROWS]
-    for corpus, (size, *_) in CORPORA.items():
-        work += [
-            (f"{corpus} comparison: {name}", count_training, (size, compared(name, corpus), 32)) for name in COMPARED
-        ]
+    for corpus in ("iwslt14", "wmt14"):
+        rows = load_table(f"comparison-{corpus}").rows
+        work += [(f"{corpus} comparison: {name}", count_row, (row,)) for name, row in rows.items()]
     steps = GENERATION["steps"], GENERATION["sentences"], GENERATION["beam"]
     work += [
         (f"base {steps[0]} generation: {row.name}", count_generation, ("base", row.system.flags, *steps))

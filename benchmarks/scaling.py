@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from benchmarks.gpu_counting import DEVICES
-from benchmarks.gpu_rows import COMPARED, LAUNCH, LENGTHS, ROWS, table
+from benchmarks.gpu_rows import LAUNCH, LENGTHS, ROWS, table
 
 UPDATES = {"base": 100_000, "big": 300_000}  # of configs/size, with 8 x 4,096 tokens
 STEPS = {"iwslt14": (50_000, 1), "wmt14": (100_000, 8)}  # of the comparison: updates, batches of 4,096 tokens in each
@@ -103,8 +103,8 @@ def memory_rows(figures: dict[str, Any], size: str) -> Iterator[list[str]]:
 def comparison_rows(figures: dict[str, Any], corpus: str) -> Iterator[list[str]]:
     """Hours of one GPU for a training of every system, and for all seeds."""
     updates, batches = STEPS[corpus]
-    for name in COMPARED:
-        its = figures[f"{corpus} comparison: {name}"]
+    of = f"{corpus} comparison: "
+    for name, its in ((name.removeprefix(of), its) for name, its in figures.items() if name.startswith(of)):
         cells = [name, f"{its['parameters'] / 1e6:.1f}M"]
         for device in DEVICES:
             work = batches * seconds(its, device, "forward", "backward") + seconds(its, device, "optimizer")

@@ -191,7 +191,7 @@ def test_a_table_is_only_shown(tmp_path):
 
 def test_the_comparison_at_the_papers_size(tmp_path):
     shown = call("comparison.sh", "iwslt14", "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path)
-    assert len(re.findall(r"^# [\w-]+ seed [1-5]: data iwslt14_de_en not prepared, ", shown, re.MULTILINE)) == 11 * 5
+    assert len(re.findall(r"^# [\w-]+ seed [1-5]: data iwslt14_de_en not prepared, ", shown, re.MULTILINE)) == 24 * 5
     chosen = call("comparison.sh", "wmt14", "--rows", "baseline,em", "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path)
     assert re.findall(r"^# ([\w-]+) seed (\d): ", chosen, re.MULTILINE) == [
         (row, seed) for row in ("baseline", "em") for seed in "123"
@@ -204,21 +204,33 @@ def test_the_comparison_at_the_papers_size(tmp_path):
         assert message in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize("asked", [[], ["--set", "fp16=true"], ["--set=fp16=true", "--gpus-of-paper", "1"]])
-def test_the_best_three_of_iwslt14_go_on_to_wmt14(asked, tmp_path, monkeypatch):
-    """What is set is set for both."""
+@pytest.mark.parametrize(
+    "asked, modern, best",
+    [
+        ([], {"em": 1.4, "gated": 1.3}, []),
+        (["--set", "fp16=true"], {}, []),
+        (
+            ["--set=fp16=true", "--gpus-of-paper", "1"],
+            {"em": 1.4, "gated": 1.3, "alibi": 1.6, "evolving": 1.2},
+            ["modern", "modern-evolving", "modern-gated", "modern-em"],
+        ),
+    ],
+)
+def test_the_best_three_of_iwslt14_go_on_to_wmt14(asked, modern, best, tmp_path, monkeypatch):
+    """Of each baseline with three or more that are finished; what is set is set for both."""
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     folder = tmp_path / "data/iwslt14_de_en"
     folder.mkdir(parents=True)
     (folder / "preprocess.json").write_text(json.dumps(RECORD | {"source": "de", "target": "en"}))
     nll = {"baseline": 2.0, "wider": 1.0, "em": 1.7, "gated": 1.9, "disagreement": 2.1, "evolving": 1.6}
+    nll |= {"modern": 1.5} | {f"modern-{row}": value for row, value in modern.items()}
     settings = ["fp16=true"] if asked else []
     rows = load_table("comparison-iwslt14", settings=settings).rows
     for one in find_runs([rows[row] for row in nll], [1], cpu=not torch.cuda.is_available()):
         one.directory.mkdir(parents=True)
         (one.directory / "summary.json").write_text(json.dumps(summary(1, 3, nll[one.row.name])))
     shown = call("comparison.sh", "wmt14", *asked, "--dry-run", "--commands")
-    assert re.findall(r"^# ([\w-]+) seed 1: ", shown, re.MULTILINE) == ["baseline", "evolving", "em", "gated"]
+    assert re.findall(r"^# ([\w-]+) seed 1: ", shown, re.MULTILINE) == ["baseline", "evolving", "em", "gated", *best]
     assert ("--update-freq 8" in shown) == (len(asked) > 2) and ("--fp16" in shown) == bool(asked)
     assert "not finished on IWSLT14: baseline (1 of 5 seeds), " in shown and "lpea-rhe (0 of 5" in shown
 

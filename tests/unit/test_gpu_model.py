@@ -15,6 +15,7 @@ from benchmarks.gpu_counting import Counting, count_generation
 from fairseq_diverse.attention.kernels import cpu, launching
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import Measurement
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.testing.properties import where_placed
 from tests.cases import ALL_ON, CASES, build_model, first_of_each, terms
 
@@ -128,9 +129,12 @@ def test_translation_waits_no_more_often_than_without_a_mechanism(variant):
 @with_its_torch
 def test_the_pages_say_what_is_counted(counted, kept):
     stale = [name for name, its in counted.items() if kept.get(name) != its]
-    for name in ("off", "disagreement output everywhere", "phrase, enlivened encoder:1"):
-        stale += [name for name, its in rows.count(f"^base 32 training: {name}$").items() if kept[name] != its]
-    stale += [name for name, its in rows.count("generation: talking").items() if kept[name] != its]
+    trained = "^base 32 training: (off|disagreement output everywhere|phrase, enlivened encoder:1)$"
+    for only in (trained, "generation: talking", "iwslt14 comparison: modern-disagreement"):
+        stale += [name for name, its in rows.count(only).items() if kept.get(name) != its]
+    for corpus in scaling.SEEDS:
+        compared = {f"{corpus} comparison: {row}" for row in load_table(f"comparison-{corpus}").rows}
+        stale += compared ^ {name for name in kept if name.startswith(f"{corpus} comparison: ")}
     assert not stale, "run: python -m benchmarks.gpu_model --write"
     for name, tables in {"gpu.md": gpu_model.tables(kept), "scaling.md": scaling.tables(kept)}.items():
         text = (PAGES / name).read_text(encoding="utf-8")
