@@ -45,8 +45,8 @@ def inspect_heads(
 
     - confidence, syntactic attention, redundant: ``head_confidence``, ``syntactic_attention`` and ``redundant_heads``
       of the weights without mechanisms, softmax(mask(q k / sqrt(D))), as enlivening uses them (Zhang et al., 2021,
-      Eqs. 3, 9, 10). For differential attention, which has no such weights: of its maps. The last two are averaged over
-      sentences with a usable tree;
+      Eqs. 3, 9, 10); q and k are rotated or normalized, where the model does that. For differential attention, which
+      has no such weights: of its maps. The last two are averaged over sentences with a usable tree;
     - importance: | sum over positions of O_h . dL/dO_h |, where O_h is the head's output before the heads are combined
       and L the negative log-likelihood of the sentence (Michel et al., 2019); divided in each layer by its Euclidean
       norm over heads.

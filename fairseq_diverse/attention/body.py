@@ -33,7 +33,7 @@ class AttentionOutput(NamedTuple):
     agreement: Tensor | None = None  # (K,) one value per disagreement term
     redundant: Tensor | None = None  # (B, H) bool, only with --enliven
     heads: Tensor | None = None  # (B, H, T, D) before they are combined; only with ``inside``
-    plain_weights: Tensor | None = None  # (B, H, T, S) softmax(mask(q k / sqrt(D))); only with ``inside``
+    plain_weights: Tensor | None = None  # (B, H, T, S) softmax(mask(q k)); only with ``inside``
     loss: Tensor | None = None  # () the sum of the mechanisms' ``add_loss``
     carry: Mapping[str, Tensor] = {}  # by mechanism, for the next layer; such as evolving attention's (B, H, T, S)
 
@@ -127,10 +127,6 @@ class StagedBody:
     def answer(self, context: AttentionContext, measurement: Measurement) -> AttentionOutput:
         """Everything after the projections of queries, keys and values."""
         context.k, context.v = (_repeat_heads(x, self.num_heads) for x in (context.k, context.v))
-        plain_weights = None
-        if measurement.inside:
-            logits = context.q.detach() @ context.k.detach().transpose(-1, -2)
-            plain_weights = masked_softmax(logits, context.allowed)
         keeps = measurement.weights or measurement.compares_maps or any(self.stage_keys[stage] for stage in MAPS)
         if self.recomputes_maps and keeps and torch.is_grad_enabled():
             before, contexts = replace(context), [context]  # stages change the context
@@ -145,7 +141,7 @@ class StagedBody:
         value = self.combine_heads(heads.permute(order).flatten(2))
         weights, inside = weights if measurement.weights else None, heads if measurement.inside else None
         return AttentionOutput(
-            value, weights, figures, context.selected, inside, plain_weights, context.loss, context.carries
+            value, weights, figures, context.selected, inside, context.plain_weights, context.loss, context.carries
         )
 
     def run_stages(self, context: AttentionContext, measurement: Measurement) -> StagesOutput:
@@ -156,6 +152,8 @@ class StagedBody:
         for mechanism in self.stage("qkv"):
             context.q, context.k, context.v = mechanism.qkv(context.of(mechanism))
         q, k, v = context.q, context.k, context.v
+        if measurement.inside:
+            context.plain_weights = masked_softmax(q.detach() @ k.detach().transpose(-1, -2), context.allowed)
         replacing, terms = self.stage("attention"), measurement.terms
         need_weights = measurement.weights or measurement.compares_maps
         explicit = need_weights or self.needs_map

@@ -45,6 +45,7 @@ class AttentionContext:
         bias: the sum of all biases, which the stage ``logits`` gets with its logits; None = 0.
         carry: a tensor that the mechanism gives to itself in the next layer of the same component.
         loss: (), the sum of all ``add_loss`` values; the model returns it to the criterion.
+        plain_weights: (B, H, T, S) softmax(mask(q k)) after the stage ``qkv``; set by the attention, for diagnostics.
     """
 
     query: Tensor
@@ -64,6 +65,7 @@ class AttentionContext:
     visible: Tensor | None = None
     bias: Tensor | None = None
     loss: Tensor | None = None
+    plain_weights: Tensor | None = None
     running: str = ""  # the mechanism whose stage runs
 
     def __post_init__(self) -> None:

@@ -4,9 +4,10 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from fairseq_diverse.attention.functional import syntax
+from fairseq_diverse.attention.functional import redundant_heads, syntax
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
+from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
@@ -89,6 +90,23 @@ def test_by_head(name):
             shown = extra["maps"]["encoder", 1][h, b][real]
             torch.testing.assert_close(shown, (lively_weights if redundant else plain_weights)[b, h][real])
     assert 0 < extra["redundant"][1].float().mean() < 1
+
+
+@pytest.mark.parametrize("flags", [{}, {"rotary_on": "encoder"}, {"qk_norm_on": "encoder"}])
+def test_diagnostics_judge_the_weights_that_enlivening_judges(flags):
+    everywhere = {"syntax": "phrase", "syntax_on": "encoder", "enliven_on": "encoder"}
+    model = build_model({**flags, **ENLIVENED, **everywhere}).double().eval()
+    for parameter in model.encoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    trees = batch()["source_trees"]
+    relation = relate(trees, ("dependency",)).dependency
+    with torch.no_grad():
+        extra = model(**batch(), attention_request=AttentionRequest(inside="encoder"))[1]
+    chosen = [extra["redundant"][layer] for layer in (1, 2)]
+    for layer, redundant in enumerate(chosen, 1):
+        weights = extra["inside"]["encoder", layer][1]
+        assert torch.equal(redundant_heads(weights, relation, trees[..., 0] >= 0, 0.5), redundant)
+    assert 0 < torch.stack(chosen).float().mean() < 1
 
 
 @pytest.mark.parametrize("gate", [None, "0.5", "1", "dynamic"])

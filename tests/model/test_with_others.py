@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
+from fairseq_diverse.attention.functional.rotary import rotate
+from fairseq_diverse.attention.mechanisms.rotary import RotaryPositions
 from fairseq_diverse.attention.registry import MECHANISMS
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models.diverse_transformer import attentions_at
@@ -95,6 +97,25 @@ def test_they_work_with_every_other_mechanism():
     for place in ("encoder", "decoder", "cross"):
         properties.with_others("residual-logits", place, ["value-residual", "evolving"])
     properties.gradients({**ALL_ON[1], **dict.fromkeys(BOTH, "encoder,decoder")})
+
+
+@pytest.mark.parametrize("place", ["encoder:1", "encoder:2"])
+@pytest.mark.parametrize("other", [*({"qk_head_dim": width} for width in (4, 5, 7)), {"differential_on": "{on}"}])
+def test_rotary_layers_with_heads_of_other_widths_have_their_own_angles(other, place, monkeypatch):
+    """The others have the width 6."""
+
+    def own_angles(self, context):
+        return *rotate(context.q, context.k, self.maps), context.v
+
+    flags = {name: place if value == "{on}" else value for name, value in other.items()}
+    flags |= {"qk_head_dim_on": place} if "qk_head_dim" in flags else {}
+    model = properties.trained_model({"rotary_on": "encoder", "encoder_layers": 3, **flags}).eval()
+    with torch.no_grad():
+        shared = model(**batch())[0]
+        monkeypatch.setattr(RotaryPositions, "qkv", own_angles)
+        assert torch.equal(shared, model(**batch())[0])
+        monkeypatch.setattr(RotaryPositions, "qkv", lambda self, context: (context.q, context.k, context.v))
+        assert not torch.allclose(shared, model(**batch())[0], atol=1e-3)
 
 
 def test_the_tensors_are_named_by_mechanism_and_pass_layers_that_carry_nothing():

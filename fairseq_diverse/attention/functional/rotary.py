@@ -1,6 +1,7 @@
 """Rotary positions (Su et al., 2021) and ALiBi (Press et al., 2022): only the distance of two tokens matters."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.attention.precision import at_least_float32
@@ -10,7 +11,7 @@ BASE = 10000.0
 
 def rotation(k: Tensor, maps: int = 1) -> Tensor:
     """What ``rotate`` multiplies by: cosines of the angles of all positions and channels, and sines, those of even
-    channels negative; (2, S, 1, D or D - 1), computed in at least float32.
+    channels negative; (2, S, 1, D), computed in at least float32. The last channel of an odd D has angle 0.
 
     Args:
         k, maps: as in ``rotate``.
@@ -20,7 +21,10 @@ def rotation(k: Tensor, maps: int = 1) -> Tensor:
     frequencies = BASE ** (-2 * torch.arange(width // 2, device=k.device, dtype=dtype) / width)
     angles = torch.arange(k.size(2), device=k.device, dtype=dtype)[:, None, None] * frequencies
     cos, sin = angles.cos(), angles.sin()
-    return torch.stack([torch.stack([cos, cos], -1), torch.stack([-sin, sin], -1)]).flatten(-2).type_as(k)
+    both = torch.stack([torch.stack([cos, cos], -1), torch.stack([-sin, sin], -1)]).flatten(-2)
+    if width % 2:
+        both = torch.stack([F.pad(both[0], (0, 1), value=1.0), F.pad(both[1], (0, 1))])
+    return both.type_as(k)
 
 
 def rotate(q: Tensor, k: Tensor, maps: int = 1, angles: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -49,10 +53,10 @@ def rotate(q: Tensor, k: Tensor, maps: int = 1, angles: Tensor | None = None) ->
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, maps: int) -> Tensor:
     """(B, H, T, maps D) -> (B, H, T, maps D)"""
     x = x.view(*x.shape[:-1], maps, x.size(-1) // maps)
-    turned = x[..., : cos.size(-1)] if cos.size(-1) < x.size(-1) else x
-    swapped = turned.view(*x.shape[:-1], cos.size(-1) // 2, 2).flip(-1).flatten(-2)
-    rotated = torch.addcmul(turned * cos, swapped, sin)
-    return (rotated if turned is x else torch.cat([rotated, x[..., -1:]], -1)).flatten(-2)
+    paired = x[..., :-1] if x.size(-1) % 2 else x
+    swapped = paired.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    swapped = swapped if paired is x else torch.cat([swapped, x[..., -1:]], -1)
+    return torch.addcmul(x * cos, swapped, sin).flatten(-2)
 
 
 def alibi_slopes(heads: int) -> list[float]:

@@ -32,8 +32,8 @@ class RotaryPositions(Mechanism):
         self.maps = where.maps
 
     def qkv(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
-        angles = context.carry
-        if angles is None:
-            angles = context.carry = rotation(context.k, self.maps)  # the layers share it
+        angles = context.carry  # layers with heads of equal width share it
+        if angles is None or angles.size(-1) != context.k.size(-1) // self.maps:
+            angles = context.carry = rotation(context.k, self.maps)
         angles = angles.detach()  # activation checkpointing would differentiate what passes between layers
         return *rotate(context.q, context.k, self.maps, angles), context.v
