@@ -92,6 +92,8 @@ def _with_tables_beside(args: argparse.Namespace, selection: Selection) -> Selec
     beside = {}
     for name, folder in args.beside:
         table, source = load_table(name, user_dir=args.user_dir), Source(Path(folder))
+        if table.name in beside:
+            raise UserError(f"--beside {table.name}: given twice; a table has one column")
         beside[table.name] = choose(table, source, None, None, None, best=False, finished=False, seeds=None)
     return replace(selection, beside=beside)
 

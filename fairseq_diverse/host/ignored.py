@@ -3,10 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
-from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.host.batches import SHARD
 from fairseq_diverse.support.errors import UserError
 
@@ -74,12 +72,16 @@ def flags_of_mechanisms(parser: Any, words: Sequence[str] | None = None) -> Iter
     """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    all_flags = {flag_name(name, field.name) for name, cls in MECHANISMS.items() for field in fields(cls.Settings)}
     before = parser.error
 
+    def flags_of(arch: str) -> set[str]:
+        taking = ArgumentParser(add_help=False, conflict_handler="resolve")
+        ARCH_MODEL_REGISTRY[arch].add_args(taking)
+        return {*taking._option_string_actions}
+
     def error(message: str) -> None:
-        unknown = message.partition("unrecognized arguments: ")[2].split()
-        if flags := [word.partition("=")[0] for word in unknown if word.partition("=")[0] in all_flags]:
+        unknown = [word.partition("=")[0] for word in message.partition("unrecognized arguments: ")[2].split()]
+        if flags := [word for word in unknown if word in flags_of("diverse_transformer") - flags_of("transformer")]:
             known = ArgumentParser(add_help=False, allow_abbrev=False)
             known.add_argument("--arch", "-a", default="transformer")
             arch = known.parse_known_args(words)[0].arch

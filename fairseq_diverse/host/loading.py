@@ -126,6 +126,8 @@ def load_problem(names: str, data: str, error: Exception) -> str:
             return f"{names}: was trained without {lines[0]}, which would be drawn at random; {todo}"
         case OtherDictionaries():
             return f"{names}: does not fit {data}; was it trained on other data? {lines[0]}"
+        case RuntimeError() if "size mismatch" in str(error) and not re.search("embed_tokens|projection", str(error)):
+            return f"{names}: does not fit its settings; leave out --model-overrides, or correct them: {lines[-1]}"
         case RuntimeError() if "state_dict" in lines[0]:  # the last line names a parameter
             return f"{names}: does not fit {data}; was it trained on other data? {lines[-1]}"
     if type(error) is Exception:  # fairseq's message

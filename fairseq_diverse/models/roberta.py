@@ -102,6 +102,8 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
         texts["offload"] = "like --checkpoint-activations, and store them on the CPU"
         for name, text in texts.items():
             parser.add_argument(f"--{name}-activations", action="store_true", help=text)
+        text = "no learned positions; with a mechanism that has them, such as --rotary-on encoder"
+        parser.add_argument("--no-token-positional-embeddings", action="store_true", help=text)
 
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:

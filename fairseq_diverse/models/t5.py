@@ -125,6 +125,8 @@ class DiverseT5Model(DiverseTransformerModel):
             raise UserError(f"--{unsupported[0].replace('_', '-')}: diverse_t5 has none; leave it out")
         if (version := getattr(args, "t5_version", None)) not in VERSIONS:
             raise UserError(f"--t5-version {version}: allowed are {' and '.join(VERSIONS)}")
+        if version == "1.0" and getattr(args, "gated_feed_forward", False):
+            raise UserError("--gated-feed-forward: T5 1.0 has no gates; use --t5-version 1.1")
         if (width := getattr(args, "head_width", 0)) < 0:
             raise UserError(f"--head-width {width}: at least 1, or 0 for width / heads")
         for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):

@@ -253,5 +253,22 @@ def test_every_row_of_the_comparison_is_one_of_its_three_trials():
     assert {trial.split for trial in tuning.values()} == {"valid"}
 
 
+def test_carry_or_convolution_is_tested_with_all_rows_of_the_comparison():
+    tables = (load_table(f"comparison{more}").rows.values() for more in ("", "-carry"))
+    compared, carried = ({row.name: row.train for row in rows} for rows in tables)
+    realformer = compared["baseline"] | {"residual-logits-on": "encoder,decoder,cross"}
+    assert carried == compared | {"realformer": realformer}
+
+
+def test_every_row_of_the_modern_comparison_is_the_best_of_its_three_trials():
+    tuning, compared = (load_table(f"comparison-modern{x}").rows for x in ("-tuning", ""))
+    folder = Path(__file__).parents[2] / "results/comparison/modern-tuning"
+    for name, row in compared.items():
+        files = {trial: folder / f"{trial}-seed9.json" for trial in tuning if f"{trial}-".startswith(f"{name}-")}
+        nll = {trial: fmean(json.loads(file.read_text())["test_nll"]) for trial, file in files.items()}
+        assert len(nll) == 3
+        assert row.train | {"max-update": "2000"} == tuning[min(nll, key=lambda trial: nll[trial])].train, name
+
+
 def test_differences_from_the_paper_are_noted_under_the_table(output_of):
     assert "288M parameters of routing do not follow" in output_of("report", "li2021-table6")

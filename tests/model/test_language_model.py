@@ -1,12 +1,14 @@
 """fairseq's RoBERTa with mechanisms: off = fairseq's, every property of the encoder, initial values, warm start."""
 
 import re
+from argparse import ArgumentParser
 from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq.criterions.sentence_prediction import SentencePredictionCriterion
 from fairseq.logging import metrics
+from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from fairseq_diverse.attention.request import AttentionRequest
@@ -19,6 +21,7 @@ from fairseq_diverse.criterions.with_disagreement import (
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
+from fairseq_diverse.testing.models import OF_ROBERTA
 from tests.cases import ROBERTA_CASES, batch, build_model, dictionary
 
 CFG = SimpleNamespace(num_classes=1)
@@ -27,6 +30,7 @@ HEAD = "sentence_classification_head"
 VARIANTS = [
     {},
     {"encoder_normalize_before": True, "layernorm_embedding": False, "untie_weights_roberta": True},
+    {"no_token_positional_embeddings": True},
     {"encoder_layerdrop": 0.4, "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1},
     {"checkpoint_activations": True},
     {"quant_noise_pq": 0.1, "quant_noise_pq_block_size": 2},
@@ -77,6 +81,22 @@ def test_off_is_fairseqs_roberta(flags):
     embedded = 2 * theirs.encoder.sentence_encoder.embed_tokens(tokens)
     expected, got = (one.encoder.extract_features(tokens, token_embeddings=embedded)[0] for one in (theirs, ours))
     assert torch.equal(expected, got) and not torch.equal(got, ours.encoder.extract_features(tokens)[0])
+
+
+@pytest.mark.parametrize("arch", OF_ROBERTA)
+def test_rotary_positions_in_place_of_learned_ones(arch):
+    parser = ArgumentParser()
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    args = vars(parser.parse_args(["--no-token-positional-embeddings", "--rotary-on", "encoder"]))
+    model = build_model({"arch": arch, **{name: value for name, value in args.items() if value}}).eval()
+    assert model.encoder.sentence_encoder.embed_positions is None
+    tokens = words()["src_tokens"]
+    tokens[:, 1:5] = torch.arange(5, 9)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 10  # of N(0, 0.02)
+        x, moved = (model(tokens[:, order])[0] for order in ([0, 1, 2, 3, 4], [0, 2, 1, 3, 4]))
+    assert not torch.allclose(x[:, 0], moved[:, 0], atol=1e-4)
 
 
 # what a language model has of its own: its loop over tokens, its heads and the initial values of BERT; one graph of

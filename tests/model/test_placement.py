@@ -97,6 +97,7 @@ def test_only_where_placed(placement, names):
         ({"head_width": -1, **T5}, "--head-width -1: at least 1, or 0 for width / heads"),
         ({"decoder_embed_dim": 48, **T5}, "--decoder-embed-dim 48: T5 has one width, --encoder-embed-dim 24"),
         ({"layernorm_embedding": True, **T5}, "--layernorm-embedding: diverse_t5 has none; leave it out"),
+        ({"gated_feed_forward": True, **T5}, "--gated-feed-forward: T5 1.0 has no gates; use --t5-version 1.1"),
         ({"position_bias_buckets": 7, **T5}, "--position-bias-buckets 7: must be even, from 4 to 1,024"),
         ({"position_bias_distance": 16, **T5}, "--position-bias-distance 16: must be above half of the 32 buckets"),
     ],

@@ -420,6 +420,15 @@ def test_a_mechanism_changed_after_training_is_named(change):
     assert "of the mechanism" not in load_problem("a.pt", "data", error.value)
 
 
+def test_layers_of_another_width_blame_the_settings_not_the_data():
+    plain, gated = build_model(), build_model({"gated_feed_forward": True})
+    with pytest.raises(RuntimeError) as error:
+        torch.nn.Module.load_state_dict(plain, gated.state_dict())
+    problem = load_problem("a.pt", "data", error.value)
+    blamed = "a.pt: does not fit its settings; leave out --model-overrides, or correct them: size mismatch for "
+    assert problem.startswith(blamed)
+
+
 def test_only_names_that_nobody_registered_are_said_to_be_unknown():
     """Not every assertion of a model of fairseq or of a user's folder: its own words are shown."""
     from fairseq import models, tasks

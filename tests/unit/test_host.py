@@ -285,6 +285,7 @@ def test_a_flag_of_a_mechanism_names_the_architecture_that_takes_it(arch, instea
     words = ["--arch", arch, "--optimizer", "adam", "--evolving-on", "encoder"]
     refused(rf"^--evolving-on: --arch {arch} of fairseq has no mechanisms; use {instead}", parsed, "training", *words)
     assert not capsys.readouterr().err
+    refused("^--gated-feed-forward: --arch ", parsed, "training", *words[:4], "--gated-feed-forward")
     refused(r"^--arch: give one, such as", parsed, "training", "--optimizer", "adam")
     refused(r"^--task: give one, such as --task translation", parsed, "validation", "--path", "x")
 

@@ -850,6 +850,7 @@ def test_verdicts_show_the_differences_of_other_tables_beside(table, tmp_path, o
     lines = {line["row"]: line for line in json.loads(output_of(*asked, "--format", "json"))["rows"]}
     assert lines["third"]["in other"]["delta"] == pytest.approx(-1) and "in other" not in lines["second"]
     assert "--beside: goes with --verdict" in error_of(*[word for word in asked if word != "--verdict"])
+    assert "--beside other: given twice" in error_of(*asked, "--beside", other, tmp_path / "results")
     other.write_text(other.read_text().replace("  third:", "  fifth:"))
     assert "--beside other: compares no row with the name of one of table" in error_of(*asked)
 
