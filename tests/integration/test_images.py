@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from fairseq_diverse.attention import MECHANISMS, UserError
+from fairseq_diverse.experiments.kinds.images import SIZES as ATTENTION
 from fairseq_diverse.reports.learning_curves import read_training
 from tests.integration.commands import cli
 
@@ -432,12 +433,21 @@ def test_a_table_of_pictures(images, pictures, table, tmp_path, output_of):
         ("batch=0.5", "row augmented: batch: 0.5: a whole number expected"),
         ("epochs=3", "row augmented: unknown key epochs; known: "),
         ("generate.map-layers='10, 99'", "map-layers: 10, 99: numbers of layers expected, joined by commas"),
+        ("generate.map-layers='5,13,14'", "map-layers: 5,14: resnet-tiny has attention in layers 6 to 13"),
+        ("arch=resnet-50", "map-layers: 10,11: resnet-50 has attention in layers 12 to 48, every third"),
         ("attention=none", "row augmented: map-layers: without attention there are no maps; set map-layers: null"),
         ("generate.beam=3", "row augmented: generate: unknown key beam; known: map-layers"),
     ],
 )
 def test_what_a_table_of_pictures_cannot_have_is_named(setting, problem, table, error_of):
     assert problem in error_of("run", table, "--dry-run", "--rows", "augmented", "--set", setting)
+
+
+def test_tables_know_the_layers_that_have_attention(images):
+    for size in images.model.SIZES:
+        modules = images.model.ResNet(size, 2, "augmented").modules()
+        assert [one.layer for one in modules if isinstance(one, images.model.AugmentedConv)] == [*ATTENTION[size]]
+    assert ATTENTION.keys() == images.model.SIZES.keys()
 
 
 def test_pictures_that_are_missing_are_one_line(table, tmp_path, error_of):

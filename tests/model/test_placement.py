@@ -112,6 +112,12 @@ def test_capsules_are_checked_against_the_width_of_their_attention():
     assert model.decoder.layers[0].self_attn.aggregate
 
 
+@pytest.mark.parametrize(("given", "missing"), [("encoder", "decoder"), ("decoder", "encoder")])
+def test_layers_to_keep_of_one_side_are_refused(given, missing):
+    said = f"--model-overrides: without {missing}_layers_to_keep, fairseq drops all layers there; give it, too"
+    assert said in refusal(build_model, {f"{given}_layers_to_keep": "0"})
+
+
 KEPT = {"encoder": (1, 2), "decoder": (0, 2)}
 
 

@@ -24,7 +24,10 @@ KNOWN = {
     "cifar10_small": "pictures of CIFAR-10",
 }
 NAMES = {"none": "ResNet", "augmented": "AA-ResNet", "evolving": "EA-AA-ResNet"}  # by --attention
-SIZES = ("34", "50", "101", "152", "tiny")
+SIZES = {  # of examples.images.model; the layers that have attention
+    **{"34": range(8, 34), "50": range(12, 49, 3), "101": range(12, 100, 3), "152": range(12, 151, 3)},
+    "tiny": range(6, 14),
+}
 OF_RUN = ("task", "arch", "max-update")
 NUMBER, WHOLE = r"[0-9.]+(?:e-?[0-9]+)?", "[0-9]+"
 FLAGS = {  # of examples.images.train that a row may have, with their values
@@ -73,13 +76,18 @@ class Images(Kind):
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         where = f"row {row.name}"
         refuse_unknown(row.generate, ("map-layers",), f"{where}: generate")
-        if (arch := str(row.train["arch"])).removeprefix(ARCH) not in SIZES or not arch.startswith(ARCH):
+        arch = str(row.train["arch"])
+        if (size := arch.removeprefix(ARCH)) not in SIZES or not arch.startswith(ARCH):
             raise ValueError(f"{where}: arch: {arch}; known: {', '.join(f'{ARCH}{size}' for size in SIZES)}")
         if layers := row.generate.get("map-layers"):
             if not re.fullmatch("[0-9]+(,[0-9]+)*", str(layers)):
                 raise ValueError(f"{where}: map-layers: {layers}: numbers of layers expected, joined by commas")
             if row.train.get("attention", "none") == "none":
                 raise ValueError(f"{where}: map-layers: without attention there are no maps; set map-layers: null")
+            numbers = SIZES[size]
+            if unknown := [layer for layer in str(layers).split(",") if int(layer) not in numbers]:
+                known = f"{numbers[0]} to {numbers[-1]}" + ", every third" * (numbers.step == 3)
+                raise ValueError(f"{where}: map-layers: {','.join(unknown)}: {arch} has attention in layers {known}")
         flags = {flag: value for flag, value in row.train.items() if flag not in OF_RUN}
         refuse_unknown(flags, FLAGS, where)
         for flag, value in flags.items():
