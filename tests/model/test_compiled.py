@@ -65,11 +65,18 @@ def run(model, request, sample):
 CARRYING = {"checkpoint_activations": True, "encoder_layerdrop": 0.4}
 CARRYING |= {"residual_logits_on": "encoder,decoder", "value_residual_on": "encoder,decoder,cross"}
 
+MODERN = {"rotary_on": "encoder,decoder", "qk_norm_on": "encoder,decoder,cross", "gated_feed_forward": True}
+MODERN |= {"evolving_on": "encoder,decoder,cross", "encoder_normalize_before": True, "decoder_normalize_before": True}
+
 
 @pytest.mark.parametrize(
     ("some", "modes"),
-    [(SOME, 2), (CARRYING, 1), pytest.param({**SOME, **CARRYING}, 2, marks=pytest.mark.slow)],
-    ids=["", "carrying", "both"],
+    [
+        (SOME, 2),
+        (CARRYING, 1),
+        *(pytest.param(some, 2, marks=pytest.mark.slow) for some in (MODERN, {**SOME, **CARRYING})),
+    ],
+    ids=["", "carrying", "modern", "both"],
 )
 def test_compiled_layers_give_the_numbers_of_others(traced, some, modes):
     """Carry and agreement pass between layers; with activation checkpointing and LayerDrop too; a copy compiles."""
