@@ -60,6 +60,8 @@ ImportError: (Please install .*)
 InductorError: (InvalidCxxCompiler|CppCompileError|TritonMissing|GPUTooOldForTriton): (.*)
     --compile-layers: torch.compile cannot compile here (\1: \2); it needs g++, and Triton on a GPU; or leave the
     flag out
+InductorError: ImportError: (\S+\.so): (.*)
+    --compile-layers: \1: \2; torch was interrupted while it wrote the file: delete it
 ValueError: loaded state dict (contains a parameter group|has a different number of parameter groups).*
     the checkpoint's optimizer has other parameters than this model: for another model, as one with a new mechanism,
     give another --save-dir and --finetune-from-model FILE, or add --reset-optimizer

@@ -510,6 +510,7 @@ def test_resumed_half_precision_has_the_trained_weights():
         (RuntimeError("No CUDA GPUs are available"), "torch finds no GPU: on a CPU, leave out --fp16"),
         (AssertionError("Must specify batch size either with --max-tokens"), "Must specify batch size either with"),
         (RuntimeError("\n-- Process 0 terminated:\n\nfairseq_diverse.support.errors.UserError: --a: b\n"), "--a: b"),
+        (InductorError(ImportError("/a/b.so: file too short"), None), "--compile-layers: /a/b.so: file too short; "),
         (InductorError(InvalidCxxCompiler(), None), "--compile-layers: torch.compile cannot compile here"),
         (AssertionError("--path required for generation!"), "--path required for generation!"),
         (ValueError("--share-all-embeddings requires a joined dictionary"), "--share-all-embeddings requires a joined"),
