@@ -135,6 +135,8 @@ def sheet_of(runs: Runs, title: str, judged: Beside | None = None) -> Sheet:
             beside = {table: others[line.name] for table, others in judged.items() if line.name in others}
             line.facts |= {f"in {table}": difference.entries() for table, difference in beside.items()}
         with_baseline = [line for line in lines if line.name != line.row.baseline]
+        if not with_baseline:
+            raise UserError("--verdict: there is no row beside the baseline")
         shown = [c for c in columns.verdict_columns(measures, judged) if kind.speeds or c.heading != "training speed"]
         cells = without_empty(cells_of(shown, with_baseline))
     else:

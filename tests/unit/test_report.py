@@ -829,6 +829,8 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys, output_of, error_o
     verdicts = {line["row"]: line.get("verdict") for line in json.loads(capsys.readouterr().out)["rows"]}
     assert verdicts == {"first": None, "third": "helps", "fourth": None, "second": None}
     assert re.search(r"^fourth .* not run$", shown, re.MULTILINE)
+    alone = ["report", name, "--results", tmp_path / "lower", "--verdict", "--rows", "first"]
+    assert "--verdict: there is no row beside the baseline" in error_of(*alone)
     (tmp_path / "probing.yaml").write_text(PROBING)
     assert "--verdict: is for kinds of rows that have" in error_of("report", tmp_path / "probing.yaml", "--verdict")
 
