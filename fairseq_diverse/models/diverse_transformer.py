@@ -223,12 +223,12 @@ class DiverseModel(BaseFairseqModel):
             heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
             if heads < 1 or (width % heads and not getattr(args, "head_width", 0)):
                 raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
+        keep_names(args)
+        keep_layers(args)
         given = [bool(getattr(args, f"{side}_layers_to_keep", None)) for side in cls.sides]
         if any(given) and not all(given):
             missing = f"{cls.sides[given.index(False)]}_layers_to_keep"
             raise UserError(f"--model-overrides: without {missing}, fairseq drops all layers there; give it, too")
-        keep_names(args)
-        keep_layers(args)
         layers.check_compile_layers(args)
         check_graph_steps(args)
         cfg = transformer.TransformerConfig.from_namespace(args)
