@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import sha256_of
+from fairseq_diverse.support.files import read_json, sha256_of
 from fairseq_diverse.support.installed import install, needed
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -61,14 +61,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """``config.json`` of a shared folder. Raises ``UserError``: it is missing, damaged, of another program or of a
     newer version."""
     path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+    if (config := read_json(path, AGAIN)) is None:
         wrote = "give a checkpoint, or a folder that `fairseq-diverse export --to safetensors` wrote"
-        raise UserError(f"{folder}: cannot be read as a model ({CONFIG}: {error.strerror}); {wrote}") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: damaged or not JSON; {AGAIN}") from None
-    if not isinstance(config, dict) or config.get("format") != FORMAT or not isinstance(config.get("schema"), int):
+        raise UserError(f"{folder}: cannot be read as a model (no {CONFIG}); {wrote}")
+    if config.get("format") != FORMAT or not isinstance(config.get("schema"), int):
         hint = "a model of transformers? `fairseq-diverse convert` reads it" if "model_type" in config else ""
         raise UserError(f"{path}: not of a model that `fairseq-diverse export` wrote{hint and f' ({hint})'}")
     if config["schema"] > SCHEMA:

@@ -19,7 +19,7 @@ from fairseq_diverse.cli import first_lines
 from fairseq_diverse.preparation.config import SEGMENTERS
 from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
 from fairseq_diverse.support.errors import UserError, warn
-from fairseq_diverse.support.files import copy_file, link_or_copy, write_text
+from fairseq_diverse.support.files import copy_file, link_or_copy, read_json, write_text
 from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.syntax.attachment import kept_trees
 from fairseq_diverse.syntax.makers import named_makers
@@ -113,11 +113,7 @@ def _copy(data: Path, copy: Path) -> None:
 
 def _maker(record: Path, kind: str, named: str) -> dict[str, Any]:
     """The parser that ``parse`` recorded beside its trees, else the one that is named."""
-    if not record.exists():
+    if (content := read_json(record, "parse again, or delete it")) is None:
         return {"parser": named}
-    try:
-        content = json.loads(record.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ValueError(f"{record}: damaged; parse again, or delete it") from None
     parser = recorded_parsers({"parsers": {kind: content}}, str(record))[kind]
     return {key: value for key, value in parser.items() if key != "text"}

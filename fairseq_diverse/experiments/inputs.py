@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import ENCODER, TREES, DataSet, Row
 from fairseq_diverse.preparation.pipeline import read_record
-from fairseq_diverse.support.files import sha256_of
+from fairseq_diverse.support.files import read_json, sha256_of
 from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 
 TRAIN = ("finetune-from-model", "encoder-embed-path", "decoder-embed-path", "quantization-config-path")

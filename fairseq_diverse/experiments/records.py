@@ -1,7 +1,6 @@
 """JSON objects in files, and the statistics that summaries hold."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +8,7 @@ import numpy as np
 
 from fairseq_diverse.support.files import atomic_write
 
-AGAIN = "delete this file and start the run again, which keeps what its other files hold"
 ORDERS = 4  # BLEU's n-grams
-
-
-def read_json(path: Path, hint: str = AGAIN, not_finite: Callable[[str], Any] | None = None) -> dict[str, Any] | None:
-    """The object that a JSON file holds, None where there is none; ``not_finite`` makes a value of NaN and infinity.
-    Raises ValueError: the file cannot be read, or holds something else; names it, and ``hint`` says what to do."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=not_finite)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
-        raise ValueError(f"{path}: damaged, not whole JSON; {hint}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: damaged, not a JSON object; {hint}")
-    return content
 
 
 def write_copy(path: Path, content: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Models of transformers as checkpoints of fairseq: names and order of parameters, settings, dictionary."""
 
-import json
 import shutil
 from argparse import Namespace
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from fairseq_diverse.host.dictionaries import digest
 from fairseq_diverse.host.programs import build_model, fill_architecture
 from fairseq_diverse.models import bert_names, t5_names
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import new_folder, write_lines
+from fairseq_diverse.support.files import new_folder, read_json, write_lines
 from fairseq_diverse.support.installed import needed
 
 CONFIG, MODEL, DICTIONARY = "config.json", "model.pt", "dict.txt"
@@ -83,14 +82,8 @@ def check_parameters(
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{folder}: no {CONFIG}; give a folder that save_pretrained of transformers wrote") from None
-    except (ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
-        raise UserError(f"{folder / CONFIG}: damaged, or not JSON with the settings of a model")
+    if (config := read_json(folder / CONFIG, "save the model again with save_pretrained")) is None:
+        raise UserError(f"{folder}: no {CONFIG}; give a folder that save_pretrained of transformers wrote")
     return config
 
 

@@ -1,6 +1,5 @@
 """The preparation steps of a data set, read from its ``preprocess.json``, for single lines."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from fairseq_diverse.preparation.config import TEST_NAME
 from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.preparation.tokens import Tokens
+from fairseq_diverse.support.files import read_json
 
 FILE = "preprocess.json"
 FORMAT = "fairseq-diverse preprocessing"
@@ -20,14 +20,9 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
     """``preprocess.json`` of a prepared directory. Raises ``ValueError``: missing, truncated, from another program or
     of a newer schema; names the file."""
     path = Path(data_dir) / FILE
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        question = f"was {data_dir} written by `fairseq-diverse prepare`?"
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); {question}") from None
-    except ValueError:
-        raise ValueError(f"{path}: truncated or not JSON; {AGAIN}") from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT or not isinstance(record.get("schema"), int):
+    if (record := read_json(path, AGAIN)) is None:
+        raise ValueError(f"{path}: not there; was {data_dir} written by `fairseq-diverse prepare`?")
+    if record.get("format") != FORMAT or not isinstance(record.get("schema"), int):
         raise ValueError(f"{path}: not written by `fairseq-diverse prepare`")
     if record["schema"] > SCHEMA:
         raise ValueError(f"{path}: schema {record['schema']} is newer than this version's {SCHEMA}; update the package")

@@ -11,13 +11,13 @@ from fairseq_diverse import __version__
 from fairseq_diverse.attention.registry import MECHANISMS, read_settings
 from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.experiments.kinds.kind import KINDS, Summary
-from fairseq_diverse.experiments.records import AGAIN
 from fairseq_diverse.experiments.runs.folder import read_summary
 from fairseq_diverse.experiments.runs.provenance import commits_of
 from fairseq_diverse.metrics.catalogue import find
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.metrics.seeds import Spread
 from fairseq_diverse.preparation.pipeline import FILE, read_record
+from fairseq_diverse.support.files import RUN_AGAIN
 
 # by task: how the hub calls it, and what runs it
 PIPELINES = {
@@ -106,11 +106,11 @@ def _summaries(checkpoint: Path) -> tuple[Summary, list[Summary]]:
     folder = checkpoint.parent.parent
     if checkpoint.parent.name != "checkpoints" or not (folder / "summary.json").is_file():
         return {}, []
-    summary = read_summary(folder / "summary.json", AGAIN)
+    summary = read_summary(folder / "summary.json", RUN_AGAIN)
     if checkpoint.name != ("checkpoint_average.pt" if summary["row"]["average"] else "checkpoint_last.pt"):
         return {}, []
     paths = [path for path in folder.parent.glob("seed*/summary.json") if path.parent != folder]
-    others = [read_summary(path, AGAIN) for path in paths]
+    others = [read_summary(path, RUN_AGAIN) for path in paths]
     same = [run for run in others if (run["row"], run.get("data_hash")) == (summary["row"], summary.get("data_hash"))]
     seeds = [summary, *(run for run in same if run["seed"] != summary["seed"])]
     return summary, sorted(seeds, key=lambda run: run["seed"])

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_diverse.experiments.kinds.lines import Summaries, Summary
-from fairseq_diverse.experiments.records import read_json, write_copy
+from fairseq_diverse.experiments.records import write_copy
 from fairseq_diverse.experiments.run import DataSet, Row
 from fairseq_diverse.experiments.runs.find import find_data
 from fairseq_diverse.experiments.runs.saved import figures_by_test
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import iterate_lines, read_lines
+from fairseq_diverse.support.files import iterate_lines, read_json, read_lines
 from fairseq_diverse.support.paths import data_name
 from fairseq_diverse.syntax.attachment import attachments, kept_trees, subordinate
 from fairseq_diverse.syntax.trees import read_conllu

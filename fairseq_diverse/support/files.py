@@ -4,6 +4,7 @@ import errno
 import glob
 import hashlib
 import itertools
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from typing import IO, Any
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import alive
 
+RUN_AGAIN = "delete this file and start the run again, which keeps what its other files hold"
 _given: set[str] = set()  # by this process; other names with its number are from an earlier process
 
 
@@ -205,3 +207,21 @@ def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str
 def read_lines(path: str | Path) -> list[str]:
     """``iterate_lines`` as a list."""
     return list(iterate_lines(path))
+
+
+def read_json(
+    path: Path, hint: str = RUN_AGAIN, not_finite: Callable[[str], Any] | None = None
+) -> dict[str, Any] | None:
+    """The object that a JSON file holds, None where there is none; ``not_finite`` makes a value of NaN and infinity.
+    Raises UserError: the file cannot be read, or holds something else; names it, and ``hint`` says what to do."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=not_finite)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: damaged, not whole JSON; {hint}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: damaged, not a JSON object; {hint}")
+    return content

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.support import installed
-from fairseq_diverse.support.files import sha256_of
+from fairseq_diverse.support.files import read_json, sha256_of
 from fairseq_diverse.syntax.parsers import KINDS, NAME, PARSERS
 
 
@@ -96,7 +96,6 @@ def _joined(makers: dict[str, str]) -> str:
 def _read_object(path: Path) -> dict[str, Any]:
     """What a JSON file holds; nothing where it is absent or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(path) or {}
+    except ValueError:
         return {}
-    return content if isinstance(content, dict) else {}

@@ -256,8 +256,12 @@ def test_every_row_of_the_comparison_is_one_of_its_three_trials():
 def test_carry_or_convolution_is_tested_with_all_rows_of_the_comparison():
     tables = (load_table(f"comparison{more}").rows.values() for more in ("", "-carry"))
     compared, carried = ({row.name: row.train for row in rows} for rows in tables)
-    realformer = compared["baseline"] | {"residual-logits-on": "encoder,decoder,cross"}
-    assert carried == compared | {"realformer": realformer}
+    added = {
+        "realformer": {"residual-logits-on": "encoder,decoder,cross"},
+        "carry": {"evolving-on": "encoder", "evolving-carry": "0.4", "evolving-conv": "0"},
+        "convolution": {"evolving-on": "encoder,decoder,cross", "evolving-carry": "0", "evolving-conv": "0.4"},
+    }
+    assert carried == compared | {name: compared["baseline"] | flags for name, flags in added.items()}
 
 
 def test_every_row_of_the_modern_comparison_is_the_best_of_its_three_trials():

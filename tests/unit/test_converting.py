@@ -113,7 +113,7 @@ NO_T5 = [
     (lambda its: changed(its, num_layers=3), "encoder.layers.2.* is missing or too many"),
     (lambda its: changed(its, d_model="24"), "config.json: d_model '24': must be a whole number above 0"),
     (lambda its: changed(its, num_layers=10**9), "refused: its setting encoder_layers = 1000000000 is not that of"),
-    (lambda its: (its / "config.json").write_text("{"), "config.json: damaged, or not JSON"),
+    (lambda its: (its / "config.json").write_text("{"), "config.json: damaged, not whole JSON"),
     (lambda its: (its / "config.json").unlink(), "no config.json; give a folder"),
     (lambda its: (its / "spiece.model").unlink(), "no spiece.model, the model of its subwords"),
     (lambda its: (its / "spiece.model").write_bytes(b"no"), "spiece.model: damaged, or not a model of sentence"),

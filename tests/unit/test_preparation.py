@@ -481,8 +481,9 @@ def test_damaged_results_of_steps_are_not_used(damage, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "written by `fairseq-diverse prepare`"), ('{"format": "fairseq', "truncated"), ("\x00\xff", "truncated"),
-        ("[]", "not written by"), ('{"schema": 1}', "not written by"),
+        (None, "written by `fairseq-diverse prepare`"), ('{"format": "fairseq', "not whole JSON"),
+        ("\x00\xff", "not whole JSON"), ("[" * 10**5, "not whole JSON"), ("[]", "not a JSON object"),
+        ('{"schema": 1}', "not written by"),
         (json.dumps({"format": FORMAT, "schema": str(SCHEMA)}), "not written by"),
         (json.dumps({"format": FORMAT, "schema": SCHEMA + 1}), "newer"),
         (json.dumps({"format": FORMAT, "schema": SCHEMA}), "incomplete")

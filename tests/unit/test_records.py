@@ -106,7 +106,7 @@ def test_lowercased_of_an_incomplete_record(data):
         ({"target": ""}, [], f"{FILE}: the data are of one language; data with a target are needed"),
         ({"bpe": []}, [], f"{FILE}: incomplete (kind)"),
         ({}, ["--splits", ","], "--splits ',': names none"),
-        ({}, [], "x.conllu.json: parser dependency: not an object of parser, model, language"),
+        ({}, [], "x.conllu.json: damaged, not a JSON object; parse again"),
     ],
 )
 def test_binarize_syntax_checks_the_record(record, flags, words, data, error_of):

@@ -14,11 +14,11 @@ from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
 from fairseq_diverse.experiments.flags import own_command
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import SMALLEST, Compared, Line, Measure, TaskLine, TaskTable, grouped
-from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.metrics.dunnett import LEVEL, holm
 from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values
+from fairseq_diverse.support.files import read_json
 from fairseq_diverse.support.pictures import Figure
 
 FILE = "accuracy.json"

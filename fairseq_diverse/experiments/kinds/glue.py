@@ -10,13 +10,13 @@ import msgspec
 from fairseq_diverse.experiments.flags import Flags, own_command
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, TaskLine, TaskTable, grouped
-from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.host.programs import model_name
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values, over_seeds
 from fairseq_diverse.models.systems import BERT_ARCHITECTURES
 from fairseq_diverse.preparation import glue, pipeline
+from fairseq_diverse.support.files import read_json
 from fairseq_diverse.support.paths import folders_of_data
 
 FILE = "glue.json"

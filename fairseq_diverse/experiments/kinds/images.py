@@ -12,8 +12,8 @@ import msgspec
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
-from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import DataSet, Row, Run
+from fairseq_diverse.support.files import read_json
 from fairseq_diverse.support.pictures import STYLES, Figure, new_figure
 from fairseq_diverse.support.tables import first_number
 from fairseq_diverse.support.typed import refuse_unknown

@@ -7,10 +7,9 @@ from typing import Any
 from fairseq_diverse.experiments.flags import own_command, to_arguments
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
-from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.preparation import eraser
-from fairseq_diverse.support.files import iterate_lines
+from fairseq_diverse.support.files import iterate_lines, read_json
 from fairseq_diverse.support.paths import folders_of_data
 from fairseq_diverse.support.typed import refuse_unknown
 

@@ -15,12 +15,12 @@ from fairseq_diverse.experiments.flags import Flags, common, own_command, to_arg
 from fairseq_diverse.experiments.inputs import trees_read_by
 from fairseq_diverse.experiments.kinds.kind import DEFAULT_TASK, Kind, Measured, State, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Line, Measure, grouped
-from fairseq_diverse.experiments.records import ORDERS, bleu_statistics, read_json
+from fairseq_diverse.experiments.records import ORDERS, bleu_statistics
 from fairseq_diverse.experiments.run import TREES, DataSet, Row, Run
 from fairseq_diverse.metrics import scores, significance
 from fairseq_diverse.metrics.catalogue import Texts, find
 from fairseq_diverse.preparation import pipeline
-from fairseq_diverse.support.files import read_lines, write_text
+from fairseq_diverse.support.files import read_json, read_lines, write_text
 
 ALWAYS = ("bleu", "chrf", "ter", "length_ratio")  # of the metrics
 

@@ -8,11 +8,12 @@ import msgspec
 
 from fairseq_diverse.experiments.inputs import parsers_of_trees, refused_trees, trees_read_by
 from fairseq_diverse.experiments.kinds.kind import KINDS, Loss, State, Summary, kind_of
-from fairseq_diverse.experiments.records import AGAIN, read_json, write_json
+from fairseq_diverse.experiments.records import write_json
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import schema1
 from fairseq_diverse.experiments.runs.plan import readable_lines, steps_of
 from fairseq_diverse.experiments.runs.provenance import Start
+from fairseq_diverse.support.files import RUN_AGAIN, read_json
 from fairseq_diverse.support.typed import shown, typed
 
 OF_TRAINING = {"peak_memory", "parameters", "valid_nll", "gb_free"}
@@ -27,7 +28,7 @@ def read_state(run: Run) -> dict[str, Any]:
     for step, measured in state.items():
         complete = isinstance(measured, dict) and needed.get(step, set()) <= measured.keys()
         if not (isinstance(measured, list) if step == "starts" else complete):
-            raise ValueError(f"{path}: damaged ({step}); {AGAIN}")
+            raise ValueError(f"{path}: damaged ({step}); {RUN_AGAIN}")
     return state
 
 
@@ -45,7 +46,7 @@ def valid_state(run: Run) -> dict[str, Any]:
 def summary_of(run: Run) -> Summary | None:
     """What is measured of a finished run; None before. Raises ValueError: the file is damaged."""
     path = run.directory / "summary.json"
-    return read_summary(path, AGAIN) if path.exists() else None
+    return read_summary(path, RUN_AGAIN) if path.exists() else None
 
 
 def is_finished(run: Run) -> bool:

@@ -11,11 +11,12 @@ from typing import Any
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.inputs import differing, read_by, refused_trees, trees_read_by
 from fairseq_diverse.experiments.kinds.kind import Summary, kind_of
-from fairseq_diverse.experiments.records import AGAIN, write_copy
+from fairseq_diverse.experiments.records import write_copy
 from fairseq_diverse.experiments.run import Row, Run
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import folders_by_seed, read_summary, summary_of
 from fairseq_diverse.experiments.runs.provenance import collect, commits_of, machine, starts_of
+from fairseq_diverse.support.files import RUN_AGAIN
 from fairseq_diverse.support.paths import data_name
 
 
@@ -33,7 +34,7 @@ def from_runs(rows: Sequence[Row], root: Path | None = None, named: bool = True)
         if refused and folders and named:
             print(f"row {run.row.name} is left out: {refused}", file=sys.stderr)
         for seed, folder in {}.items() if refused else folders.items():
-            summary = read_summary(folder / "summary.json", AGAIN)
+            summary = read_summary(folder / "summary.json", RUN_AGAIN)
             if summary["seed"] != seed:
                 raise ValueError(f"{folder}: is a copy of the run of seed {summary['seed']}; delete or rename it")
             summaries[run.row.name].append(summary)
@@ -64,7 +65,7 @@ def with_other_settings(rows: Sequence[Row], root: Path | None = None) -> list[s
         counts: Counter[str] = Counter()
         for path in sorted(paths):
             with suppress(ValueError):  # damaged ones
-                counts[difference(read_summary(path, AGAIN), run.row)] += 1
+                counts[difference(read_summary(path, RUN_AGAIN), run.row)] += 1
         texts += [f"{run.row.name} ({count}): {why}" for why, count in counts.items() if why]
     return texts
 
@@ -186,7 +187,7 @@ class Copies:
                 raise ValueError(f"{path}: a link; delete it, or give another --save")
         paths = sorted(folder.glob("*.json"))
         copies = from_results(folder, [run.row for run in runs]) if paths else {}
-        self.summaries = [read_summary(path, AGAIN) for path in paths]  # of every row: all are to be compared
+        self.summaries = [read_summary(path, RUN_AGAIN) for path in paths]  # of every row: all are to be compared
         by_seed = {(name, copy["seed"]): copy for name, row_copies in copies.items() for copy in row_copies}
         self.finished: set[Path] = set()  # directories of runs whose copies have all that their rows ask for
         self.lacking: set[Path] = set()  # of those that lack a test set, a metric or the figures of heads
