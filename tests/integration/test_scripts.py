@@ -266,7 +266,7 @@ def test_a_script_prints_its_usage():
     for name in ("probe", "table", "figure", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"):
         assert call(f"{name}.sh", "x", status=2).startswith("usage: "), name
     for campaign, pairs in PAIRS.items():
-        usage = f"{'RAW_DIR' if campaign == 'multi30k' else 'ARCHIVES'} OUT [{pairs}] [FLAG...]"
+        usage = f"{'RAW' if campaign == 'multi30k' else 'ARCHIVES'} OUT [{pairs}] [FLAG...]"
         for arguments in ([], ["x"], ["x", "out", "en-xx"], ["--help"], ["x", "--workers", 8]):
             said = call(f"../data-prep/prepare-{campaign}.sh", *arguments, status=2).splitlines()[0]
             assert said == f"usage: [TREES=dependency|constituency|both] prepare-{campaign}.sh {usage}"
