@@ -41,6 +41,7 @@ class Row:
     parser: dict[str, str] = field(default_factory=dict)  # by kind of tree, which must have made them; empty: any
     pretrained: "Row | str" = ""  # a row of the same table, whose run of the same seed is done before, or a checkpoint
     heads: bool = False  # how different they are is measured, too
+    off: tuple[str, ...] = ()  # flags that are null or false, and that nothing sets otherwise
     split: str = "test"  # valid: evaluated on the validation split alone, so that no test set is read
 
     @property

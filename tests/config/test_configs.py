@@ -122,6 +122,8 @@ def test_a_dry_run_prints_the_commands_of_every_row(name, tables, output_of, tmp
     [
         ("drop-out=0.3", "fairseq-train: no flag --drop-out for this architecture, task and criterion; nearest:"),
         ("max_update=3", "fairseq-train: no flag --max_update for .*; nearest: --max-update"),
+        ("dropuot=null", "fairseq-train: no flag --dropuot for .*; nearest: --dropout"),
+        ("rotray-on=false", "fairseq-train: no flag --rotray-on for .*; nearest: --rotary-on"),
         ("generate.beem=3", "fairseq-generate: no flag --beem for .*; nearest: --beam"),
         ("arch=transfomer", r"fairseq-train: argument --arch/-a: invalid choice: 'transfomer' .nearest: transformer, "),
         ("localness-form=x", r"fairseq-train: argument --localness-form: invalid choice: 'x' .choose from '?heads'?,"),

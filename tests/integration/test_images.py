@@ -432,6 +432,7 @@ def test_a_table_of_pictures(images, pictures, table, tmp_path, output_of):
         ("lr=high", "row augmented: lr: high: a number expected"),
         ("batch=0.5", "row augmented: batch: 0.5: a whole number expected"),
         ("epochs=3", "row augmented: unknown key epochs; known: "),
+        ("attension=null", "row augmented: unknown key attension; known: attention, "),
         ("generate.map-layers='10, 99'", "map-layers: 10, 99: numbers of layers expected, joined by commas"),
         ("generate.map-layers='5,13,14'", "map-layers: 5,14: resnet-tiny has attention in layers 6 to 13"),
         ("arch=resnet-50", "map-layers: 10,11: resnet-50 has attention in layers 12 to 48, every third"),

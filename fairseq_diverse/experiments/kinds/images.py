@@ -89,7 +89,7 @@ class Images(Kind):
                 known = f"{numbers[0]} to {numbers[-1]}" + ", every third" * (numbers.step == 3)
                 raise ValueError(f"{where}: map-layers: {','.join(unknown)}: {arch} has attention in layers {known}")
         flags = {flag: value for flag, value in row.train.items() if flag not in OF_RUN}
-        refuse_unknown(flags, FLAGS, where)
+        refuse_unknown([*flags, *row.off], FLAGS, where)
         for flag, value in flags.items():
             if not re.fullmatch(FLAGS[flag], str(value)):
                 named = {NUMBER: "a number", WHOLE: "a whole number"}

@@ -48,6 +48,9 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
                     named = "`fairseq-diverse run` sets this flag by itself, under another name"
                     raise ValueError(f"{row}: fairseq-{program}: {word}: {named}")
             if program == "train":
+                if misspelt := [flag for flag in run.row.off if f"--{flag}" not in actions]:
+                    problem = _explained(f"--{misspelt[0]}", arguments, list(actions))
+                    raise ValueError(f"{row}: fairseq-train: {problem}")
                 _check_model(args, row)
 
 

@@ -108,9 +108,11 @@ def _resolved(name: str, family: str, row: Flags, source: _TableSource) -> Row:
     data_flags = table.data_flags or {}
     row_flags = {flag: value for flag, value in row.items() if flag not in ROW_KEYS}
     flags_of_data = data_flags.get(data, data_flags.get(data_name(data))) or {}
-    train = (size.train or {}) | (table.flags or {}) | flags_of_data | row_flags | settings.train
+    layers = [size.train or {}, table.flags or {}, flags_of_data, row_flags, settings.train]
+    train = {flag: value for layer in layers for flag, value in layer.items()}
     gpus = size.gpus if source.size else table.gpus or size.gpus
     kind = kind_of_task(train.get("task"))
+    given = {flag for layer in layers for flag, value in layer.items() if value is not None and value is not False}
     train = file.in_updates(train, kind.examples(data), gpus, where)
     generate = {**(size.generate or {}), **(table.generate or {}), **(row.get("generate") or {}), **settings.generate}
     lenpen, tests = file.length_penalties(generate, where), tuple(keys.tests or ())
@@ -135,6 +137,7 @@ def _resolved(name: str, family: str, row: Flags, source: _TableSource) -> Row:
         parser=parsers if train.get("task") == TREES else {},
         pretrained=_text(keys.pretrained) if "pretrained" in kind.keys else "",
         heads=keys.heads,
+        off=tuple(flag for flag in train if flag not in given),
         split=table.split,
     )
     _refuse_wrong(resolved, row, train, path)
