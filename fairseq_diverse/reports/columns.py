@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from fairseq_diverse.experiments.kinds.kind import Kind
 from fairseq_diverse.experiments.kinds.lines import AnyLine, Column, Line, Measure, TaskLine, TaskTable, deciding_last
@@ -11,7 +12,16 @@ from fairseq_diverse.metrics.seeds import Difference, Spread, p_number, stars
 from fairseq_diverse.support.paths import data_name
 
 Cells = list[list[str]]  # of a table, the header first
-Beside = Mapping[str, Mapping[str, Difference]]  # by table and row
+
+
+class Elsewhere(NamedTuple):
+    """What another table finds."""
+
+    differences: Mapping[str, Difference]  # by row
+    about: str  # how its runs differ
+
+
+Beside = Mapping[str, Elsewhere]  # by table
 SPEEDS = {  # entry of JSON, format, key of the published figure
     "words/s": ("words_per_second", ",.0f", ""),
     "updates/s": ("updates_per_second", ".2f", "speed"),
@@ -147,7 +157,10 @@ def verdict_columns(measures: Sequence[Measure], beside: Beside) -> list[Column[
         compared("95% interval", lambda line: line.differences[judge.key].interval_text(judge.digits)),
         Column("verdict", state, unfinished=True),
         *(
-            Column(f"Δ {judge.name}: {table}", lambda line, found=found: with_interval(judge, found.get(line.name)))
+            Column(
+                f"Δ {judge.name}: {table}",
+                lambda line, found=found: with_interval(judge, found.differences.get(line.name)),
+            )
             for table, found in beside.items()
         ),
         compared("Welch p", lambda line: p_number(line.differences[judge.key].welch_p)),

@@ -1,6 +1,6 @@
 """Notes below tables: what differences over seeds are, how runs differ, where and with what they ran."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fairseq_diverse.experiments.kinds.kind import Kind
 from fairseq_diverse.experiments.kinds.lines import SMALLEST, Line, Measure, Summary, deciding_last, grouped
@@ -54,8 +54,10 @@ def table_notes(
     return text + kind.signatures(done, headings) + commits_note(done) + published
 
 
-def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: Sequence[str]) -> list[str]:
-    """What the verdict, and the columns that are shown, are about."""
+def verdict_notes(
+    lines: Sequence[Line], measures: Sequence[Measure], headings: Sequence[str], beside: Mapping[str, str]
+) -> list[str]:
+    """What the verdict, and the columns that are shown, are about; ``beside``: how the runs of other tables differ."""
     done, (*others, judge) = [line for line in lines if line.seeds], deciding_last(measures)
     together = f" ({count})" if (count := tested_rows(done, [judge.key])) else ""
     hold = f"its intervals hold for all rows of a baseline at once{together}"
@@ -68,8 +70,9 @@ def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: 
         text.append("Welch p: of the row and its baseline alone, whose standard deviations may differ; no verdict")
     interval = f"in brackets its 95% interval over seeds, as that of {judge.name}; no verdict"
     text += [f"Δ {measure.name}: {interval}" for measure in others if f"Δ {measure.name}" in headings]
-    if beside := [heading for heading in headings if heading.startswith(f"Δ {judge.name}: ")]:
-        text.append(f"{', '.join(beside)}: of the row of that name in that table, against its baseline there")
+    for table in (table for table in beside if f"Δ {judge.name}: {table}" in headings):
+        of = f"of the row of that name in that table, against its baseline there; {beside[table]}"
+        text.append(f"Δ {judge.name}: {table}: {of}")
     text += seeds_notes(done, [judge])[1:]
     if "training speed" in headings:
         text.append(f"training speed: target subwords a second, {DIVIDED}")

@@ -9,13 +9,14 @@ from fairseq_diverse.experiments.kinds.lines import Line, deciding_last
 from fairseq_diverse.experiments.tables.load import Table
 from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.reports import columns, groups, heads, notes
-from fairseq_diverse.reports.columns import Beside, Cells, cells_of, without_empty
+from fairseq_diverse.reports.columns import Beside, Cells, Elsewhere, cells_of, without_empty
 from fairseq_diverse.reports.formats import Block
 from fairseq_diverse.reports.lines import Runs, compare, entries, measures_of, names_of_tests, of_test
 from fairseq_diverse.reports.selection import Selection
 from fairseq_diverse.reports.sentences import find_records, known_property
 from fairseq_diverse.reports.side_by_side import Sentence
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.paths import data_name
 
 
 class Report(NamedTuple):
@@ -115,10 +116,19 @@ def _differences_beside(selection: Selection, kind: Kind) -> Beside:
     for table, other in selection.beside.items():
         runs = other.of_kind(kind)
         lines = compare(of_test(runs, names_of_tests(runs)[0])).lines
-        beside[table] = {line.name: line.differences[key] for line in lines if key in line.differences}
-        if beside[table].keys().isdisjoint(row.name for row in selection.rows):
+        found = {line.name: line.differences[key] for line in lines if key in line.differences}
+        if not (shared := [row.name for row in selection.rows if row.name in found]):
             raise UserError(f"--beside {table}: compares no row with the name of one of {selection.table.name}")
+        settings = [_own_flags(of.table) for of in (selection, other)]
+        unlike = [name for name in shared if settings[0][name] != settings[1][name]]
+        sizes = ", ".join(dict.fromkeys(f"data {data_name(row.data)}, size {row.size}" for row in runs.rows))
+        beside[table] = Elsewhere(found, sizes + f"; with other flags there: {', '.join(unlike)}" * bool(unlike))
     return beside
+
+
+def _own_flags(table: Table) -> dict[str, set[tuple[str, Any]]]:
+    """By row, the flags of training in which it and its baseline differ."""
+    return {name: {*(row.train.items() ^ table.rows[row.baseline].train.items())} for name, row in table.rows.items()}
 
 
 def sheet_of(runs: Runs, title: str, judged: Beside | None = None) -> Sheet:
@@ -132,8 +142,8 @@ def sheet_of(runs: Runs, title: str, judged: Beside | None = None) -> Sheet:
     elif judged is not None:
         for line in lines:
             line.facts["verdict"] = columns.verdict(line, measures) if line.differences else None
-            beside = {table: others[line.name] for table, others in judged.items() if line.name in others}
-            line.facts |= {f"in {table}": difference.entries() for table, difference in beside.items()}
+            found = {table: other.differences.get(line.name) for table, other in judged.items()}
+            line.facts |= {f"in {table}": difference.entries() for table, difference in found.items() if difference}
         with_baseline = [line for line in lines if line.name != line.row.baseline]
         if not with_baseline:
             raise UserError("--verdict: there is no row beside the baseline")
@@ -146,7 +156,7 @@ def sheet_of(runs: Runs, title: str, judged: Beside | None = None) -> Sheet:
 
     def below(headings: Sequence[str]) -> list[str]:
         if judged is not None:
-            return notes.verdict_notes(lines, measures, headings)
+            return notes.verdict_notes(lines, measures, headings, {name: it.about for name, it in judged.items()})
         return notes.table_notes(kind, runs.rows, measures, lines, headings)
 
     return Sheet(title, cells, below, lines, list(map(entries, lines)), details)

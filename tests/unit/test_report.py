@@ -838,17 +838,17 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys, output_of, error_o
 def test_verdicts_show_the_differences_of_other_tables_beside(table, tmp_path, output_of, error_of):
     """By row names, each with its interval there; JSON has them, too."""
     name, other = table(THIRD), tmp_path / "other.yaml"
-    other.write_text(Path(name).read_text().replace("fourth:", "new:"))
+    other.write_text(Path(name).read_text().replace("fourth:", "new:").replace("0.4", "0.45"))
     nll = {"first": (5.0, 5.1), "third": (6.0, 6.1), "second": (5.0, 5.2)}
     runs = with_settings({row: [summary(n, 9, x) for n, x in enumerate(values, 1)] for row, values in nll.items()})
     saved.save(tmp_path / "results", runs)
     of_other = {"first": [summary(1, 9, 4.0), summary(2, 9, 4.1)], "third": [summary(1, 9, 3.0), summary(2, 9, 3.1)]}
-    saved.save(tmp_path / "beside", with_settings(of_other))
+    saved.save(tmp_path / "beside", with_settings(of_other, SETTINGS | {"third": trained_with(dropout="0.45")}))
     asked = ["report", name, "--results", tmp_path / "results", "--verdict", "--beside", other, tmp_path / "beside"]
     shown = output_of(*asked, "--columns", "mechanism,Δ NLL,Δ NLL: other")
     assert re.search(r"^third +\+1\.000 +-1\.000 \(-\d\.\d{3} to -\d\.\d{3}\)$", shown, re.MULTILINE)
     assert re.search(r"^second +\+0\.050$", shown, re.MULTILINE)
-    assert "Δ NLL: other: of the row of that name in that table, against its baseline there" in shown
+    assert "baseline there; data multi30k_en_de, size size; with other flags there: third\n" in shown
     lines = {line["row"]: line for line in json.loads(output_of(*asked, "--format", "json"))["rows"]}
     assert lines["third"]["in other"]["delta"] == pytest.approx(-1) and "in other" not in lines["second"]
     assert "--beside: goes with --verdict" in error_of(*[word for word in asked if word != "--verdict"])
