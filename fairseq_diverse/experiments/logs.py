@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 from contextlib import suppress
@@ -89,10 +90,15 @@ def reference_nll(path: Path) -> list[float]:
     return [scores[number] for number in range(len(scores))]
 
 
-def tail(path: Path) -> str:
-    """The last four lines of a log, indented and cut to 300 characters."""
+def tail(path: Path, own: str = "") -> str:
+    """The last four lines of a log, indented and cut to 300 characters; of a stack trace through code in the folder
+    ``own`` the last place there and the error."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    shown = [line for line in text.splitlines() if line.strip()][-4:]
+    lines = [line for line in text.splitlines() if line.strip(" ^~")]
+    shown, begin = lines[-4:], max((n for n, line in enumerate(lines) if line.startswith("Traceback")), default=0)
+    places = [n for n in range(begin, len(lines)) if lines[n].startswith(f'  File "{os.path.abspath(own)}{os.sep}')]
+    if own and places and all(line.startswith("  ") for line in lines[begin + 1 : -1]):
+        shown = [*lines[places[-1] : places[-1] + 2], lines[-1]]
     return "\n".join(f"    {line[:300]}" + " ..." * (len(line) > 300) for line in shown)
 
 

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -806,6 +808,20 @@ def test_files_left_by_a_full_disk_are_removed_and_reported(tmp_path, monkeypatc
     log.write_text("")
     monkeypatch.setattr(logs.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     assert logs.disk_is_full(log)
+
+
+def test_the_end_of_a_log_shows_the_users_own_code(tmp_path):
+    """Where an own mechanism fails inside a library, the line of the mechanism, and no marks below code."""
+    (own := tmp_path / "own").mkdir()
+    (own / "__init__.py").write_text("import json\n\ndef fail():\n    return json.loads('{')\n")
+    failed = subprocess.run([sys.executable, "-c", "import own; own.fail()"], cwd=tmp_path, capture_output=True)
+    (log := tmp_path / "train.log").write_bytes(b"an earlier line\n" + failed.stderr)
+    place, code, error = logs.tail(log, str(own)).splitlines()
+    assert f'File "{own}/__init__.py", line 4, in fail' in place and code.strip() == "return json.loads('{')"
+    assert error.strip().startswith("json.decoder.JSONDecodeError: ")
+    assert "own/__init__.py" not in logs.tail(log) and len(logs.tail(log).splitlines()) == 4
+    log.write_bytes(failed.stderr + b"begun again\nerror: no such file\n")
+    assert logs.tail(log, str(own)) == logs.tail(log) and "^" not in logs.tail(log)
 
 
 class FakeRun(SimpleNamespace):

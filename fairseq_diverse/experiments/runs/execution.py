@@ -173,7 +173,9 @@ def _spawn(
     if process.returncode != 0:
         if logs.disk_is_full(path):
             raise RunFailed(f"{step}: no space left on device, {path}; make room and start the run again")
-        raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path)}")
+        raise RunFailed(
+            f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path, run.row.user_dir)}"
+        )
     if reads:
         refuse_changed(run)
     return ended[2].ru_maxrss * (1 if sys.platform == "darwin" else 1024)
