@@ -101,16 +101,19 @@ def memory_rows(figures: dict[str, Any], size: str) -> Iterator[list[str]]:
 
 
 def comparison_rows(figures: dict[str, Any], corpus: str) -> Iterator[list[str]]:
-    """Hours of one GPU for a training of every system, and for all seeds."""
+    """Hours of one GPU for a training of every system, and for all seeds; in all where the script trains all."""
     updates, batches = STEPS[corpus]
-    of = f"{corpus} comparison: "
+    of, total = f"{corpus} comparison: ", dict.fromkeys(DEVICES, 0.0)
     for name, its in ((name.removeprefix(of), its) for name, its in figures.items() if name.startswith(of)):
         cells = [name, f"{its['parameters'] / 1e6:.1f}M"]
         for device in DEVICES:
             work = batches * seconds(its, device, "forward", "backward") + seconds(its, device, "optimizer")
             hours = updates * work / 3600
             cells += [f"{hours:.2g}", f"{hours * SEEDS[corpus]:.2g}"]
+            total[device] += hours * SEEDS[corpus]
         yield cells
+    if corpus == "iwslt14":
+        yield ["all", "", *(cell for hours in total.values() for cell in ("", f"{hours:.0f}"))]
 
 
 def tables(figures: dict[str, Any]) -> dict[str, list[str]]:
