@@ -195,7 +195,7 @@ def draw_curves(
         shown = [(label, {} if hidden else by_x) for label, by_x in drawn]
         points = [(label, {x: _point(runs, measure) for x, runs in by_x.items()}) for label, by_x in shown]
         bars |= _draw_panel(figure, axis, points, of_paper)
-        axis.set_xlabel(f"{flag.replace('-', ' ')}\n(--{flag})")
+        axis.set_xlabel(f"{flag.replace('-', ' ')}\n(--{flag})" if "-" in flag else f"--{flag}")
     pictures.set_note(figure, "; ".join(bar for bar in (*BARS, OF_PAPER) if bar in bars))
     pictures.legend_above(figure)
     return figure

@@ -37,7 +37,7 @@ ON_PAPER = {
 }
 # Okabe and Ito's colours, for colour-blind readers; markers for print
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLES = [*zip(COLOURS, "os^DvPX", strict=True)]
+STYLES = [(COLOURS[n % 7], "os^DvPX"[(n + n // 7) % 7]) for n in range(49)]  # no pair twice
 TEX = ("lualatex", "xelatex", "pdflatex")  # for PGF
 SENTENCES = ":"  # line of a bar that is over test sentences, not over seeds
 # the first installed one draws the characters that matplotlib's default font lacks
