@@ -82,5 +82,6 @@ class AttentionPlan:
             reasons = {name: reason for name in others if (reason := mechanism.why_not_with(name))}
             for reason in dict.fromkeys(reasons.values()):
                 names = ", ".join(name for name, why in reasons.items() if why == reason)
-                flag = flag_name(mechanism.name, "on")
-                raise UserError(f"{flag} {settings.on!r}: {place} also has {names}, {reason}; place them apart")
+                flag, switch = (flag_name(mechanism.name, field) for field in ("on", settings.switch))
+                todo = f"place them apart, or leave out {switch} (in a table, {switch[2:]}: null)"
+                raise UserError(f"{flag} {settings.on!r}: {place} also has {names}, {reason}; {todo}")

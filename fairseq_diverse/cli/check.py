@@ -7,12 +7,14 @@ defaults.
 """
 
 import argparse
+import difflib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from fairseq_diverse.cli.user_dir import register_with
+from fairseq_diverse.support.errors import FORGOTTEN
 
 PLACES = ("encoder", "decoder", "cross", "roberta")
 EXAMPLE = "fairseq-diverse check temperature --user-dir examples/temperature"
@@ -28,7 +30,9 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.attention.registry import MECHANISMS
 
     if args.name not in (*MECHANISMS, "all"):
-        raise ValueError(f"{args.name}: not a mechanism; known are {', '.join(MECHANISMS)}, and all")
+        near = "".join(f"nearest: {name}; " for name in difflib.get_close_matches(args.name, MECHANISMS, n=1))
+        known = f"{near}known are {', '.join(MECHANISMS)}, and all"
+        raise ValueError(f"{args.name}: not a mechanism; {known}{FORGOTTEN * (args.user_dir is None)}")
     from fairseq_diverse.testing.properties import defined_at
 
     register_with(args.user_dir)

@@ -82,8 +82,13 @@ def check_parameters(
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
+    todo = "give a folder that save_pretrained of transformers wrote"
+    if folder.is_file():
+        raise UserError(
+            f"{folder}: a file; {todo}; --finetune-from-model of fairseq-train takes checkpoints of fairseq"
+        )
     if (config := read_json(folder / CONFIG, "save the model again with save_pretrained")) is None:
-        raise UserError(f"{folder}: no {CONFIG}; give a folder that save_pretrained of transformers wrote")
+        raise UserError(f"{folder}: no {CONFIG}; {todo}")
     return config
 
 

@@ -201,6 +201,13 @@ def test_what_does_not_fit_is_one_line(model, break_it, message, request, tmp_pa
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
 
 
+def test_a_checkpoint_is_no_folder_of_a_model(folder, tmp_path, capsys):
+    code, said = convert(folder / "model.safetensors", tmp_path / "out", capsys)
+    assert (
+        code == 2 and "model.safetensors: a file; give a folder that save_pretrained" in said and "--finetune" in said
+    )
+
+
 def test_code_in_a_file_is_not_run(bert, tmp_path, capsys):
     (bert / "model.safetensors").unlink()
     (bert / "pytorch_model.bin").write_bytes(b"cbuiltins\neval\n(S'1'\ntR.")
