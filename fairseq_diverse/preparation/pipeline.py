@@ -21,7 +21,7 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
     of a newer schema; names the file."""
     path = Path(data_dir) / FILE
     if (record := read_json(path, AGAIN)) is None:
-        raise ValueError(f"{path}: not there; was {data_dir} written by `fairseq-diverse prepare`?")
+        raise ValueError(f"{path}: cannot be read (no such file); was {data_dir} written by `fairseq-diverse prepare`?")
     if record.get("format") != FORMAT or not isinstance(record.get("schema"), int):
         raise ValueError(f"{path}: not written by `fairseq-diverse prepare`")
     if record["schema"] > SCHEMA:

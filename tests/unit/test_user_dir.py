@@ -34,8 +34,8 @@ def test_the_new_process_of_a_check_knows_the_folder(monkeypatch):
 
 
 def test_a_mechanism_that_does_not_exist_is_one_line(error_of):
-    said = error_of("check", "nothing")
-    assert "nothing: not a mechanism; known are qk-head-dim, syntax, " in said and "give its --user-dir" in said
+    said = error_of("check", "unknown")
+    assert "unknown: not a mechanism; known are qk-head-dim, syntax, " in said and "give its --user-dir" in said
     assert "evolvin: not a mechanism; nearest: evolving; known are " in error_of("check", "evolvin")
     said = "--on cross: localness is defined on encoder, roberta only\n"
     assert said in error_of("check", "localness", "--on", "cross")
