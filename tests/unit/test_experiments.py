@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from fairseq_diverse import register
+from fairseq_diverse import __version__, register
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.experiments import logs
@@ -1044,6 +1044,13 @@ def test_times_of_slurm_are_in_minutes(text, minutes):
 )
 def test_other_options_of_slurm_stay_text(text, value):
     assert _value(text) == value and type(_value(text)) is type(value)
+
+
+def test_the_version_is_that_of_the_code_that_runs(monkeypatch):
+    """Not of an installed one, beside a checkout of another commit."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0")
+    versions = provenance.collect()["versions"]
+    assert versions["fairseq-diverse"] == __version__ and versions["torch"] == "0"
 
 
 def test_the_number_of_gpus_is_part_of_a_machine(monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fairseq_diverse import __version__
 from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
 from fairseq_diverse.support.installed import FAIRSEQ, versions
 from fairseq_diverse.support.paths import PACKAGE
@@ -18,7 +19,7 @@ from fairseq_diverse.support.paths import PACKAGE
 # that change the last bits of results and the speed on a CPU, and all that change a run
 MACHINE = ("ATEN_", "DNNL_", "FAIRSEQ_DIVERSE_KERNELS", "GLIBC_TUNABLES", "MALLOC_", "MKL_", "OMP_", "ONEDNN_")
 VARIABLES = (*MACHINE, "CUDA_", "FAIRSEQ_", "KMP_", "NCCL_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
-DISTRIBUTIONS = ("fairseq-diverse", *FAIRSEQ, "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
+DISTRIBUTIONS = (*FAIRSEQ, "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
 UNKNOWN = "unknown machine"
 
 
@@ -60,7 +61,8 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
     return {
         "commit": _git("rev-parse", "HEAD") if tracked else None,
         "dirty": bool(_git("status", "--porcelain", "--", ".")) if tracked else None,
-        "versions": {"python": platform.python_version()} | versions(DISTRIBUTIONS),
+        # an environment may have another version installed than this checkout's
+        "versions": {"python": platform.python_version(), "fairseq-diverse": __version__} | versions(DISTRIBUTIONS),
         "device": device,
         "machine": {
             "cpu": processor(),
