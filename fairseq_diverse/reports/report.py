@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from fairseq_diverse.experiments.kinds.kind import Kind
 from fairseq_diverse.experiments.kinds.lines import Line, deciding_last
+from fairseq_diverse.experiments.run import Row
 from fairseq_diverse.experiments.tables.load import Table
 from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.reports import columns, groups, heads, notes
@@ -119,16 +120,31 @@ def _differences_beside(selection: Selection, kind: Kind) -> Beside:
         found = {line.name: line.differences[key] for line in lines if key in line.differences}
         if not (shared := [row.name for row in selection.rows if row.name in found]):
             raise UserError(f"--beside {table}: compares no row with the name of one of {selection.table.name}")
-        settings = [_own_flags(of.table) for of in (selection, other)]
-        unlike = [name for name in shared if settings[0][name] != settings[1][name]]
-        sizes = ", ".join(dict.fromkeys(f"data {data_name(row.data)}, size {row.size}" for row in runs.rows))
-        beside[table] = Elsewhere(found, sizes + f"; with other flags there: {', '.join(unlike)}" * bool(unlike))
+        beside[table] = Elsewhere(found, _unlike(selection, other, shared))
     return beside
 
 
-def _own_flags(table: Table) -> dict[str, set[tuple[str, Any]]]:
-    """By row, the flags of training in which it and its baseline differ."""
-    return {name: {*(row.train.items() ^ table.rows[row.baseline].train.items())} for name, row in table.rows.items()}
+def _unlike(selection: Selection, other: Selection, shared: Sequence[str]) -> str:
+    """What another table's rows are of, and those whose flags differ from their baseline's in another way there."""
+    here, there = (it.table.rows | {row.name: row for row in (*it.rows, *it.hidden)} for it in (selection, other))
+    pairs = [(here[name], there[name]) for name in shared]
+    bases = [(here[one.baseline], there[two.baseline]) for one, two in pairs]
+    texts = [", ".join(dict.fromkeys(_what(two) for _, two in pairs))]
+    one, two = bases[0]
+    if one.size == two.size and (flags := dict(one.train.items() ^ two.train.items())):
+        texts.append(f"its baseline has another {', '.join(sorted(flags))}")
+    unlike = [
+        one.name
+        for (one, two), (its, other_its) in zip(pairs, bases, strict=True)
+        if one.train.items() ^ its.train.items() != two.train.items() ^ other_its.train.items()
+    ]
+    if unlike:
+        texts.append(f"with other flags there: {', '.join(unlike)}")
+    return "; ".join(texts)
+
+
+def _what(row: Row) -> str:
+    return f"data {data_name(row.data)}, size {row.size}" + f", split {row.split}" * (row.split != "test")
 
 
 def sheet_of(runs: Runs, title: str, judged: Beside | None = None) -> Sheet:

@@ -851,6 +851,8 @@ def test_verdicts_show_the_differences_of_other_tables_beside(table, tmp_path, o
     assert "baseline there; data multi30k_en_de, size size; with other flags there: third\n" in shown
     lines = {line["row"]: line for line in json.loads(output_of(*asked, "--format", "json"))["rows"]}
     assert lines["third"]["in other"]["delta"] == pytest.approx(-1) and "in other" not in lines["second"]
+    shown = output_of(*asked, "--without", "first", "--baseline", "second")
+    assert "size size; its baseline has another dropout, fp16; with other flags there: third\n" in shown
     assert "--beside: goes with --verdict" in error_of(*[word for word in asked if word != "--verdict"])
     assert "--beside other: given twice" in error_of(*asked, "--beside", other, tmp_path / "results")
     other.write_text(other.read_text().replace("  third:", "  fifth:"))
