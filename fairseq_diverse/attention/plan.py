@@ -83,5 +83,5 @@ class AttentionPlan:
             for reason in dict.fromkeys(reasons.values()):
                 names = ", ".join(name for name, why in reasons.items() if why == reason)
                 flag, switch = (flag_name(mechanism.name, field) for field in ("on", settings.switch))
-                todo = f"place them apart, or leave out {switch} (in a table, {switch[2:]}: null)"
+                todo = f"place them apart, or leave out {switch} (in a table, {switch[2:]}: null) or its --arch"
                 raise UserError(f"{flag} {settings.on!r}: {place} also has {names}, {reason}; {todo}")

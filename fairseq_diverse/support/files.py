@@ -216,7 +216,7 @@ def read_json(
     Raises UserError: the file cannot be read, or holds something else; names it, and ``hint`` says what to do."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=not_finite)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None

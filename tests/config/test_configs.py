@@ -255,6 +255,11 @@ def test_every_row_of_the_comparison_is_one_of_its_three_trials():
     assert {trial.split for trial in tuning.values()} == {"valid"}
 
 
+def test_a_flag_that_another_row_or_criterion_has_may_be_off_everywhere(output_of):
+    for table, flag in (("comparison", "disagreement"), ("nlu-small", "mask-prob")):
+        assert output_of("run", table, "--set", f"{flag}=null", "--dry-run").startswith("to do: ")
+
+
 def test_carry_or_convolution_is_tested_with_all_rows_of_the_comparison():
     tables = (load_table(f"comparison{more}").rows.values() for more in ("", "-carry"))
     compared, carried = ({row.name: row.train for row in rows} for rows in tables)

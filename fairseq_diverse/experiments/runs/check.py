@@ -32,6 +32,8 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
             raise ValueError(f"kind {kind.name}: tasks: {unknown[0]}: not a task of fairseq; correct it or register it")
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
     rows = [*{run.row.name: run for run in runs}.values()]  # whatever their seeds
+    known: set[str] = set()
+    off: dict[str, tuple[str, Sequence[str]]] = {}
     for run in tqdm(rows, "flags", unit="row", delay=2, leave=False, disable=None):
         row, steps = f"{table}: row {run.row.name}", steps_of(run, {})
         for program, reserved in kind_of(run.row).own_flags(run.row).items():
@@ -48,10 +50,12 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
                     named = "`fairseq-diverse run` sets this flag by itself, under another name"
                     raise ValueError(f"{row}: fairseq-{program}: {word}: {named}")
             if program == "train":
-                if misspelt := [flag for flag in run.row.off if f"--{flag}" not in actions]:
-                    problem = _explained(f"--{misspelt[0]}", arguments, list(actions))
-                    raise ValueError(f"{row}: fairseq-train: {problem}")
+                known |= {*actions}
+                off = {f"--{flag}": (row, arguments) for flag in run.row.off} | off
                 _check_model(args, row)
+    for flag, (row, chosen) in off.items():  # a flag that another row or criterion has may be off everywhere
+        if flag not in known and not programs.criterions_with(flag[2:].replace("-", "_")):
+            raise ValueError(f"{row}: fairseq-train: {_explained(flag, chosen, list(known))}")
 
 
 def _parsed(program: str, arguments: Sequence[str], where: str) -> tuple[argparse.Namespace, Actions]:
