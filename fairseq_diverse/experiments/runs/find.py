@@ -1,6 +1,5 @@
 """The data sets and runs that the rows of a table mean, and the commands that prepare what runs lack."""
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -202,7 +201,7 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
 
 def _trees(data: Path, folder: Path, makers: dict[str, str]) -> Iterator[list[str]]:
     """Trees for ``folder``, which is that of the data or a copy, by the usual parsers except for ``makers``."""
-    record = json.loads((data / "preprocess.json").read_text(encoding="utf-8"))
+    record = read_record(data)
     language, splits = record["source"], ["--splits", ",".join(record["splits"])]
     text, files = f"{data}/text/tok.{{split}}.{language}", []
     for kind, ending in FILES.items():
