@@ -90,15 +90,15 @@ def reference_nll(path: Path) -> list[float]:
     return [scores[number] for number in range(len(scores))]
 
 
-def tail(path: Path, own: str = "") -> str:
-    """The last four lines of a log, indented and cut to 300 characters; of a stack trace through code in the folder
-    ``own`` the last place there and the error."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    lines = [line for line in text.splitlines() if line.strip(" ^~")]
+def tail(path: Path, start: int = 0, own: str = "") -> str:
+    """The last four lines of a log from byte ``start`` on, indented and cut to 300 characters; of a stack trace through
+    code in the folder ``own`` the last place there, the first line of the error and the last line."""
+    lines = [line for line in path.read_bytes()[start:].decode(errors="replace").splitlines() if line.strip(" ^~")]
     shown, begin = lines[-4:], max((n for n, line in enumerate(lines) if line.startswith("Traceback")), default=0)
     places = [n for n in range(begin, len(lines)) if lines[n].startswith(f'  File "{os.path.abspath(own)}{os.sep}')]
-    if own and places and all(line.startswith("  ") for line in lines[begin + 1 : -1]):
-        shown = [*lines[places[-1] : places[-1] + 2], lines[-1]]
+    if own and places:
+        error = next((n for n in range(places[-1], len(lines)) if not lines[n].startswith("  ")), len(lines) - 1)
+        shown = [*lines[places[-1] : places[-1] + 2], lines[error], *lines[error + 1 :][-1:]]
     return "\n".join(f"    {line[:300]}" + " ..." * (len(line) > 300) for line in shown)
 
 

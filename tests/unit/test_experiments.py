@@ -814,14 +814,16 @@ def test_the_end_of_a_log_shows_the_users_own_code(tmp_path):
     """Where an own mechanism fails inside a library, the line of the mechanism, and no marks below code."""
     (own := tmp_path / "own").mkdir()
     (own / "__init__.py").write_text("import json\n\ndef fail():\n    return json.loads('{')\n")
-    failed = subprocess.run([sys.executable, "-c", "import own; own.fail()"], cwd=tmp_path, capture_output=True)
-    (log := tmp_path / "train.log").write_bytes(b"an earlier line\n" + failed.stderr)
-    place, code, error = logs.tail(log, str(own)).splitlines()
+    failed = subprocess.run([sys.executable, "-c", "import own; own.fail()"], cwd=tmp_path, capture_output=True).stderr
+    (log := tmp_path / "train.log").write_bytes(b"an earlier line\n" + failed)
+    place, code, error = logs.tail(log, 0, str(own)).splitlines()
     assert f'File "{own}/__init__.py", line 4, in fail' in place and code.strip() == "return json.loads('{')"
     assert error.strip().startswith("json.decoder.JSONDecodeError: ")
     assert "own/__init__.py" not in logs.tail(log) and len(logs.tail(log).splitlines()) == 4
-    log.write_bytes(failed.stderr + b"begun again\nerror: no such file\n")
-    assert logs.tail(log, str(own)) == logs.tail(log) and "^" not in logs.tail(log)
+    log.write_bytes(failed + b"\tof several lines\nits last\n")
+    assert logs.tail(log, 0, str(own)).splitlines() == [place, code, error, "    its last"]
+    log.write_bytes(failed + b"begun again\nerror: no such file\n")
+    assert logs.tail(log, len(failed), str(own)).splitlines() == ["    begun again", "    error: no such file"]
 
 
 class FakeRun(SimpleNamespace):

@@ -153,7 +153,7 @@ def _spawn(
     env = inherited | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"}
     die = partial(die_with_parent, os.getpid())
     with open(path, "ab" if reads else "wb") as log:
-        follow, words = logs.Follower(path), lighter(command)
+        follow, words, start = logs.Follower(path), lighter(command), log.tell()
         # while any part of a run lives, the run stays locked
         process = Popen(words, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=env, pass_fds=[lock], preexec_fn=die)
     try:
@@ -173,9 +173,8 @@ def _spawn(
     if process.returncode != 0:
         if logs.disk_is_full(path):
             raise RunFailed(f"{step}: no space left on device, {path}; make room and start the run again")
-        raise RunFailed(
-            f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path, run.row.user_dir)}"
-        )
+        end = logs.tail(path, start, run.row.user_dir)
+        raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{end}")
     if reads:
         refuse_changed(run)
     return ended[2].ru_maxrss * (1 if sys.platform == "darwin" else 1024)
