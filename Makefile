@@ -14,6 +14,8 @@ setup: .venv/.done
 BUILT := sys.version_info[:2] != (3, 12) or os.uname()[::4] != ("Linux", "x86_64")
 NO_COMPILER = no C++ compiler: install g++, which compiles fairseq for this Python, or take Python 3.12 on Linux, for \
 which fairseq has a wheel: make setup PYTHON=python3.12
+PLATLIB := -c 'import sysconfig; print(sysconfig.get_path("platlib"))'
+FOR_NEW_PYTHON = sed -i.old -f scripts/python-3.14.sed "$$($(1) $(PLATLIB))/fairseq/dataclass/utils.py"
 .venv/.done: constraints.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
 	@command -v $${CXX:-g++} >/dev/null || $(PYTHON) -c 'import os, sys; sys.exit("error: $(NO_COMPILER)" if $(BUILT) else 0)'
@@ -22,6 +24,7 @@ which fairseq has a wheel: make setup PYTHON=python3.12
 	$(BIN)/python -m pip install -q -c constraints.txt torch numpy cython setuptools wheel
 	@echo "== 2 of 3: fairseq, compiled here where it has no wheel"
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
+	$(call FOR_NEW_PYTHON,$(BIN)/python)
 	@echo "== 3 of 3: this package and its extras"
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@
@@ -50,6 +53,7 @@ test-newest: .venv-newest/.done
 	test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/python -m pip install -q --upgrade torch numpy cython setuptools wheel
 	env -u CUDA_HOME .venv-newest/bin/python -m pip install -q --no-build-isolation fairseq-fixed
+	$(call FOR_NEW_PYTHON,.venv-newest/bin/python)
 	.venv-newest/bin/python -m pip install -q --upgrade --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@
 

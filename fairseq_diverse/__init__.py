@@ -29,7 +29,7 @@ def register() -> None:
     from fairseq_diverse.host.changes import apply_changes
     from fairseq_diverse.host.loading import register_safe_globals
     from fairseq_diverse.host.messages import install_error_hook
-    from fairseq_diverse.host.starting import plain_optimizers
+    from fairseq_diverse.host.starting import fork_workers, plain_optimizers
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.tasks import classification as of_classes  # noqa: F401
     from fairseq_diverse.tasks import text_to_text, translation_with_syntax  # noqa: F401
@@ -37,6 +37,7 @@ def register() -> None:
     register_safe_globals()
     apply_changes()
     plain_optimizers()
+    fork_workers()
     install_error_hook()
 
 

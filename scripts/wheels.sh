@@ -11,8 +11,8 @@ if [ "${1-}" = --fairseq ]; then
 fi
 [ $# -eq 1 ] && [ "${1#-}" = "$1" ] || usage
 root=$(cd "$(dirname "$0")/.." && pwd)
-configs=fairseq/dataclass/configs.py transformer=fairseq/models/transformer/transformer_config.py
-for file in ${checkout:+setup.py "$configs" "$transformer"}; do
+configs=fairseq/dataclass/configs.py transformer=fairseq/models/transformer/transformer_config.py utils=fairseq/dataclass/utils.py
+for file in ${checkout:+setup.py "$configs" "$transformer" "$utils"}; do
     [ -f "$checkout/$file" ] || { echo "error: --fairseq $checkout: not a checkout of fairseq: $file is missing" >&2 && exit 2; }
 done
 command -v "${CXX:-g++}" >/dev/null || { echo "error: no C++ compiler: install g++" >&2 && exit 2; }
@@ -22,9 +22,9 @@ pinned() { grep -E "^($1)==" "$root/constraints.txt"; }
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-name=fairseq_fixed source=(--no-binary fairseq-fixed "$(pinned fairseq-fixed)")
+name=fairseq_fixed for_python="$root/scripts/python-3.14.sed"
 if [ -n "$checkout" ]; then
-    name=fairseq source=("$work/fairseq")
+    name=fairseq
     mkdir "$work/fairseq" && tar -C "$checkout" --exclude .git -cf - . | tar -C "$work/fairseq" -xf -
     # Python 3.11 and newer refuse a dataclass as the default of a field, also in the hydra that fairseq pins. The
     # settings of all programs keep a class, which fairseq's hydra_init reads, those of a Transformer make one each.
@@ -32,7 +32,8 @@ if [ -n "$checkout" ]; then
     factory='field(default_factory=\2)'
     sed -E -i.old "s/^( +\w+: (\w+) = )\2\(\)/\1$factory/; s/(field\(default=(\w+)\(\)\))/$factory/" "$work/fairseq/$transformer"
     sed -E -i.old 's/"(hydra-core|omegaconf)[<>=][^"]*"/"\1"/g' "$work/fairseq/setup.py"
-    for file in "$configs" "$transformer" setup.py; do
+    sed -i.old -f "$for_python" "$work/fairseq/$utils"
+    for file in "$configs" "$transformer" "$utils" setup.py; do
         echo "$file: $(diff "$work/fairseq/$file.old" "$work/fairseq/$file" | grep -c '^>' || true) lines changed"
         rm "$work/fairseq/$file.old"
     done
@@ -48,7 +49,12 @@ for version in ${PYTHONS:-3.11 3.12 3.13 3.14}; do
     if ! compgen -G "$out/$name-*-cp${version/./}-*.whl" >/dev/null; then
         "$python" -m venv "$work/$version"
         "$work/$version/bin/python" -m pip install -q $(pinned 'torch|numpy|cython|setuptools|wheel')
-        env -u CUDA_HOME "$work/$version/bin/python" -m pip wheel -q --no-build-isolation --no-deps -w "$out" "${source[@]}"
+        if [ ! -d "$work/fairseq" ]; then
+            "$work/$version/bin/python" -m pip download -q --no-build-isolation --no-deps --no-binary fairseq-fixed -d "$work" "$(pinned fairseq-fixed)"
+            mkdir "$work/fairseq" && tar -C "$work/fairseq" --strip-components 1 -xf "$work"/fairseq*.tar.gz
+            sed -i.old -f "$for_python" "$work/fairseq/$utils"
+        fi
+        env -u CUDA_HOME "$work/$version/bin/python" -m pip wheel -q --no-build-isolation --no-deps -w "$out" "$work/fairseq"
         rm -rf "${work:?}/$version"
     fi
     built+=("$(basename "$out/$name"-*-cp"${version/./}"-*.whl)")

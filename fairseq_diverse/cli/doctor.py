@@ -144,6 +144,8 @@ def _fairseq() -> Iterator[Check]:
         import_module("fairseq")
     except (Exception, SystemExit) as error:
         advice = f"{reinstall}, or build it with scripts/wheels.sh --fairseq CHECKOUT (docs/host.md)"
+        if "is not callable" in str(error):
+            advice = "change one line of it for Python 3.14: docs/host.md has the command"
         yield Check("fairseq", "wrong", f"{installed}, cannot be imported: {first_line(error)}", advice)
         return
     from fairseq_diverse.host.needs import lacking

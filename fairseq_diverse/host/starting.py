@@ -4,6 +4,7 @@
 
 import gc
 import importlib
+import multiprocessing
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -102,6 +103,14 @@ def plain_optimizers() -> None:
     for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
         method = getattr(Optimizer, name)
         setattr(Optimizer, name, getattr(method, "__wrapped__", method))
+
+
+def fork_workers() -> None:
+    """Let batches be made by forks of a program also from Python 3.14 on, whose own way is to import torch in each of
+    these processes; idempotent. Not on other systems than Linux, and not where the program has chosen a way."""
+    if sys.platform == "linux" and sys.version_info >= (3, 14):
+        if multiprocessing.get_start_method(allow_none=True) is None:
+            multiprocessing.set_start_method("fork")
 
 
 def lighter(command: Sequence[str]) -> list[str]:

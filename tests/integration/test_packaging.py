@@ -12,6 +12,7 @@ import zipfile
 from email import message_from_bytes
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Optional
 
 import pytest
 import setuptools
@@ -167,6 +168,7 @@ def test_it_is_installed_into_a_bare_environment(what, source, wheel, tmp_path):
 
 
 CONFIGS, TRANSFORMER = "fairseq/dataclass/configs.py", "fairseq/models/transformer/transformer_config.py"
+UTILS = "fairseq/dataclass/utils.py"
 FILES = {
     CONFIGS: """from dataclasses import dataclass, field
 @dataclass
@@ -185,6 +187,13 @@ class EncDecBaseConfig:
 class TransformerConfig:
     encoder: EncDecBaseConfig = EncDecBaseConfig()
     quant_noise: EncDecBaseConfig = field(default=EncDecBaseConfig())
+""",
+    UTILS: r"""import re
+def interpret_dc_type(field_type):
+    typestring = str(field_type)
+    if re.match(r"(typing.|^)Union\[(.*), NoneType\]$", typestring) or typestring.startswith("typing.Optional"):
+        return field_type.__args__[0]
+    return field_type
 """,
     "setup.py": '["cffi", "hydra-core>=1.0.7,<1.1", "omegaconf<2.1", "numpy>=1.21.3"]',
 }
@@ -220,19 +229,25 @@ def test_fairseqs_main_branch_gets_defaults_that_python_takes(tmp_path):
     assert done.stdout.splitlines() == [
         f"{CONFIGS}: 1 lines changed",
         f"{TRANSFORMER}: 2 lines changed",
+        f"{UTILS}: 1 lines changed",
         "setup.py: 1 lines changed",
         "fairseq-0-cp311-cp311-any.whl",
     ]
     assert done.stderr == "not found, no wheel: Python 3.99\n"
     with tarfile.open(tmp_path / "wheels/fairseq-0-cp311-cp311-any.whl") as archive:
         archive.extractall(tmp_path / "built", filter="data")
-    configs, transformer = ({}, {})
+    configs, transformer, utils = ({}, {}, {})
     exec((tmp_path / "built" / CONFIGS).read_text(), configs)
     exec((tmp_path / "built" / TRANSFORMER).read_text(), transformer)
+    exec((tmp_path / "built" / UTILS).read_text(), utils)
     # fairseq's hydra_init reads the default of each field
     assert configs["FairseqConfig"].__dataclass_fields__["common"].default is configs["CommonConfig"]
     one, other = transformer["TransformerConfig"](), transformer["TransformerConfig"]()
     assert one.encoder.layers == one.quant_noise.layers == 6 and one.encoder is not other.encoder
+    # the text of Optional[str] is "str | None" from Python 3.14 on; users of pip change the line by hand
+    assert (ROOT / "scripts/python-3.14.sed").read_text().splitlines()[-1] in (ROOT / "docs/host.md").read_text()
+    for kind, of in ((str | None, str), (Optional[int], int), (list[int] | None, list[int]), (float, float)):  # noqa: UP045
+        assert utils["interpret_dc_type"](kind) == of
     assert (tmp_path / "built/setup.py").read_text() == '["cffi", "hydra-core", "omegaconf", "numpy>=1.21.3"]'
     assert {name: (checkout / name).read_text() for name in FILES} == FILES
 
