@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
     # before fairseq is imported, whose text-to-speech task otherwise sets the root logger to DEBUG
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # of torch, about fairseq
-    for message in ("'pin_memory' argument", "Support for mismatched key_padding_mask", "`torch.jit.script` is dep"):
+    for message in ("'pin_memory' argument", "Support for mismatched key_padding_mask", "`torch.jit.script` is "):
         warnings.filterwarnings("ignore", message)
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8 in every locale; names of files may be anything
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
