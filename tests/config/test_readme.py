@@ -73,7 +73,7 @@ def commands(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 ALL = [(where, words) for path in TEXTS for where, words in commands(path) if words]
 SHELL = ("awk", "cat", "cp", "cut", "do", "done", "echo", "export", "for", "head", "ls", "mkdir", "mv", "pip", "source")
-CHECKED = {"fairseq-diverse", "make", "ct2-fairseq-converter", "mtdata", "opusfilter", *FAIRSEQ, *SHELL}
+CHECKED = {"fairseq-diverse", "make", "sed", "ct2-fairseq-converter", "mtdata", "opusfilter", *FAIRSEQ, *SHELL}
 TABLES = ("README.md", "docs/tutorial.md")
 
 
