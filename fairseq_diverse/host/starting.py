@@ -106,11 +106,10 @@ def plain_optimizers() -> None:
 
 
 def fork_workers() -> None:
-    """Let batches be made by forks of a program also from Python 3.14 on, whose own way is to import torch in each of
-    these processes; idempotent. Not on other systems than Linux, and not where the program has chosen a way."""
-    if sys.platform == "linux" and sys.version_info >= (3, 14):
-        if multiprocessing.get_start_method(allow_none=True) is None:
-            multiprocessing.set_start_method("fork")
+    """Let batches be made by forks of a program also from Python 3.14 on, whose own way, a server, imports torch in
+    each of these processes and refuses pinned batches of many tensors; idempotent."""
+    if multiprocessing.get_start_method() == "forkserver":
+        multiprocessing.set_start_method("fork", force=True)
 
 
 def lighter(command: Sequence[str]) -> list[str]:
@@ -123,5 +122,6 @@ if __name__ == "__main__":
     del sys.argv[0]
     # --user-dir would not register the package, which is imported already
     package = importlib.import_module(__package__.partition(".")[0])
+    fork_workers()
     import_less(package.register if "--user-dir" in sys.argv else lambda: None)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

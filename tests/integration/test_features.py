@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -318,6 +319,7 @@ def test_a_metric_of_a_flag_chooses_the_best_checkpoint(data, tmp_path):
     assert validated == [load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["best"]]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="hydra 1.3.2 itself stops on Python 3.14")
 def test_hydra_train_is_refused(data, tmp_path):
     settings = {
         "common": {"user_dir": str(USER_DIR), "cpu": True},

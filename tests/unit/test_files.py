@@ -352,6 +352,6 @@ def test_a_user_error_of_a_loaders_process_is_its_line():
 
     from torch.utils.data import DataLoader
 
-    caught = refusal(list, DataLoader(Failing(), num_workers=1))
+    caught = refusal(list, DataLoader(Failing(), num_workers=1, multiprocessing_context="fork"))
     assert caught == "--data: a: cannot be read (b: c)"
     assert str(UserError("Caught in the net\ntwice: c")) == "Caught in the net\ntwice: c"
