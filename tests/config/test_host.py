@@ -122,3 +122,16 @@ print(f1_score([1, 0, 1], [1, 1, 1]), sklearn_metrics.accuracy_score([1, 0], [1,
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["0.8", "0.5", "wandb"], done.stderr
+
+
+def test_batches_are_made_by_forks():
+    """Python 3.14 chooses a server, and fixes the choice at fairseq's first lock."""
+    code = """
+import multiprocessing
+multiprocessing.set_start_method("forkserver")
+import fairseq, fairseq_diverse
+fairseq_diverse.register()
+print(multiprocessing.get_start_method())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "fork\n", done.stderr

@@ -2,8 +2,8 @@
 
 import json
 import re
-import sys
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
