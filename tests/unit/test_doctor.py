@@ -109,6 +109,15 @@ def test_a_fairseq_that_lacks_something_or_is_there_twice_is_wrong(monkeypatch):
     assert check.found.endswith(", lacks fairseq.data.span_mask_tokens_dataset.SpanMaskedTokensDataset")
 
 
+def test_a_fairseq_that_python_3_14_cannot_import_has_a_remedy(monkeypatch):
+    def import_module(name: str) -> None:
+        raise TypeError("str | None is not callable")
+
+    monkeypatch.setattr(doctor, "import_module", import_module)
+    check = fairseq_of(monkeypatch, {"fairseq-fixed": "0.12.3.1"})
+    assert check.failed and "Python 3.14: docs/host.md" in check.advice
+
+
 def test_a_torchaudio_of_another_build_is_named(monkeypatch):
     """As PyPI's beside a torch for CPUs; only transformers 5 imports it."""
 
