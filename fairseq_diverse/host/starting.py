@@ -122,6 +122,5 @@ if __name__ == "__main__":
     del sys.argv[0]
     # --user-dir would not register the package, which is imported already
     package = importlib.import_module(__package__.partition(".")[0])
-    fork_workers()
-    import_less(package.register if "--user-dir" in sys.argv else lambda: None)
+    import_less(package.register if "--user-dir" in sys.argv else fork_workers)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
