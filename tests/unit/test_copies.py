@@ -7,6 +7,7 @@ import pytest
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.inputs import read_by, trees_read_by
+from fairseq_diverse.experiments.kinds.kind import KINDS
 from fairseq_diverse.experiments.runs import saved
 from fairseq_diverse.experiments.runs.environment import AVX2
 from fairseq_diverse.experiments.runs.find import find_runs
@@ -149,7 +150,8 @@ def test_run_says_what_it_finds(data, table, tmp_path, capsys):
     assert "\n# first seed 1: new" in out and "first seed 1: its copy lacks a test set, a metric or " in err
     assert "has runs of another commit: dddddddddd; here: cccccccccc" in err
     (run,) = find_runs(list(load_table(name).rows.values())[:1], [1], cpu=True)
-    run.checkpoints.mkdir(parents=True)
+    run.checkpoints.mkdir(parents=True)  # a run that goes on
+    assert main(asked) == 0 and "its copy lacks" not in capsys.readouterr().err
     run.checkpoint.touch()  # heads can be measured
     assert main(asked) == 0 and "its copy lacks" not in capsys.readouterr().err
 
@@ -178,6 +180,7 @@ def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):
     assert side_by_side([run], 1).sentences[0].reference == "de hat einen Satz ."
     copied(tmp_path / "a", row=ROW | {"split": "valid"}, test="valid")
     assert len(from_results(tmp_path / "a", [row])["first"]) == 1
+    assert KINDS["translation"].measures([row])[-1].scale == "nats a validation sentence"
     refused("it was evaluated on valid, not on test", from_results, tmp_path / "a", [tested])
     copied(tmp_path / "a")
     refused("it was evaluated on test, not on valid", from_results, tmp_path / "a", [row])

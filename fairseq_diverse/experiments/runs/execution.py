@@ -71,6 +71,9 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
         for step in steps_of(run, {}):
             if step in (state := valid_state(run)):
                 continue
+            if ("average" if run.row.average else "train") in state and not run.checkpoint.is_file():
+                todo = f"bring it back, or delete {run.directory} to train it again"
+                raise RunFailed(f"its checkpoint {run.checkpoint} is missing, {step} needs it; {todo}")
             lines = lines_of(run, state, environment).values()
             write_text(run.directory / "commands.sh", "".join(f"{line}\n" for line in lines))
             yield Progress(step)

@@ -220,7 +220,7 @@ class Copies:
         for run in runs:
             if run.directory in self.finished:
                 say(f"{run.name}: done before, {self.folder}")
-            elif run.directory in self.lacking and not run.checkpoint.is_file():
+            elif run.directory in self.lacking and not run.directory.exists():
                 why = "its copy lacks a test set, a metric or the figures of heads, and its checkpoint is not here"
                 say(f"{run.name}: {why}: trained again")
         return [run for run in runs if run.directory not in self.finished]
