@@ -40,14 +40,21 @@ class RowInfo(NamedTuple):
 
 def row_info(row: Row, baseline: Row, runs: Mapping[str, str]) -> RowInfo:
     """What the page says of a row, with the addresses of its folders."""
-    changes = [f"data {row.data}"] * (row.data != baseline.data)
+    before, after = _besides_flags(baseline), _besides_flags(row)
+    changes = [f"{key} {value}" if value else f"no {key}" for key, value in after.items() if value != before[key]]
     for section, where in (("train", ""), ("generate", "generate: "), ("average", "checkpoints averaged: ")):
         row_flags, baseline_flags = getattr(row, section), getattr(baseline, section)
         for flag in {**baseline_flags, **row_flags}:
             if (value := row_flags.get(flag, False)) != baseline_flags.get(flag, False):
                 changes.append(where + (" ".join(to_arguments({flag: value})) or f"without --{flag}"))
     flags = [" ".join(to_arguments({flag: value})) for flag, value in row.train.items() if value is not False]
+    flags += [f"{key} {value}" for key, value in after.items() if value and key != "data"]
     return RowInfo(row.name, baseline.name, changes, flags, runs)
+
+
+def _besides_flags(row: Row) -> dict[str, str]:
+    pretrained = row.first.name if row.first else str(row.pretrained)
+    return {"data": row.data, "pretrained": pretrained, "length penalties": ", ".join(row.lenpen)}
 
 
 class Translations(NamedTuple):

@@ -40,7 +40,8 @@ def readable(text: str) -> str:
 def latex(text: str) -> str:
     """Text as LaTeX shows it."""
     text = one_line(text).translate(LATEX).replace("$^{*}$$^{*}$", "$^{**}$")
-    return re.sub(r"(?<!\S)-(?=\d)", "$-$", text)
+    text = re.sub(r"-(?=-)", "-{}", text)  # else one dash
+    return re.sub(r"(?<![^\s(])-(?=\d)", "$-$", text)
 
 
 def in_columns(rows: Sequence[Sequence[object]], left: Collection[int] = (0,)) -> str:

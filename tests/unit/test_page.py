@@ -101,6 +101,10 @@ def test_changes_are_the_flags_that_differ_from_the_baseline(table):
     wider = load_table(table(other_data), settings=["generate.beam=5"]).rows["first"]
     assert row_info(wider, first, {}).changes == ["generate: --beam 5"]
     assert not row_info(first, first, {}).changes
+    further = dataclasses.replace(first, pretrained="a.pt", lenpen=("0.6", "1"))
+    info, back = row_info(further, first, {}), row_info(first, further, {})
+    assert info.changes == ["pretrained a.pt", "length penalties 0.6, 1"] == info.flags[-2:]
+    assert back.changes == ["no pretrained", "no length penalties"]
 
 
 def test_translations_are_those_of_the_first_seed_of_each_row_and_the_page_says_which(table, tmp_path):

@@ -565,6 +565,8 @@ CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
 def test_special_characters_are_escaped_and_break_no_line():
     note = formats.as_latex(CELLS, "", ["λ ≤ 1, β, ω"]).splitlines()[-2]
     assert note == r"\par\footnotesize $\lambda$ $\leq$ 1, $\beta$, $\omega$"
+    note = formats.as_latex(CELLS, "", ["--a-b, +0.35 (-1.22 to -0.5)"]).splitlines()[-2]
+    assert note.endswith(r" -{}-a-b, +0.35 ($-$1.22 to $-$0.5)")
     lines = formats.as_latex(CELLS, "Table #1", ["±: {x}^2~y\\z a-b|c"]).splitlines()
     assert lines[3] == r"\caption{Table \#1}" and lines[4] == r"\begin{tabular}{lr}"
     assert lines[8] == r"a\_b \& 50\% & $-$1.00$^{**}$ (p $<$ 0.001) \\"

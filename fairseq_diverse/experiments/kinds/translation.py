@@ -219,6 +219,7 @@ class Translation(Kind):
             return metric(key, definition.heading, definition.digits, lower=definition.lower, examples=sentence_scores)
 
         unjudged = {"deviation": False, "compared": False}
+        split = "validation" if any(row.split == "valid" for row in rows) else "test"
         keys = dict.fromkeys(name for row in rows for name in row.metrics if name not in ALWAYS)
         nll = Measure("nll", "NLL", lambda run: float(np.mean(run["test_nll"])), 3, long="negative log-likelihood")
         return (
@@ -227,7 +228,7 @@ class Translation(Kind):
             metric("ter", "TER", details=True, **unjudged),
             *map(further, keys),
             metric("length_ratio", "length", 3, details=True, **unjudged),
-            replace(nll, scale="nats a test sentence", lower=True, examples=lambda run: run["test_nll"]),
+            replace(nll, scale=f"nats a {split} sentence", lower=True, examples=lambda run: run["test_nll"]),
         )
 
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
