@@ -70,7 +70,8 @@ def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", metavar="1,2,3", help="only the runs of these seeds (default: all)")
     add("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
     add("--without", metavar="a,b", help="neither show nor test these rows (rows left out by --rows are still tested)")
-    add("--best", action="store_true", help="of each grid the best row: by NLL at the last validation; GLUE: dev score")
+    best = "of each grid the row with the lowest NLL at the last validation; GLUE: dev score, pictures: accuracy"
+    add("--best", action="store_true", help=best)
     add("--test", metavar="NAME", help="only this test set")
 
 

@@ -89,7 +89,8 @@ class Row:
         """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
 
         It contains the parsers, except those of ``fairseq-diverse parse``, which rows without ``parser`` usually use.
-        ``data_hash``: of all that is read, a probed encoder or a checkpoint too: where they lie is not in the key."""
+        ``data_hash``: of all that is read, a probed encoder or a checkpoint too, wherever they lie; but the paths of
+        flags such as ``finetune-from-model`` and ``encoder-embed-path`` are in the key as written."""
         train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         content |= {"lenpen": self.lenpen} if self.lenpen else {}

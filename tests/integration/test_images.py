@@ -437,11 +437,18 @@ def test_a_table_of_pictures(images, pictures, table, tmp_path, output_of):
         ("generate.map-layers='5,13,14'", "map-layers: 5,14: resnet-tiny has attention in layers 6 to 13"),
         ("arch=resnet-50", "map-layers: 10,11: resnet-50 has attention in layers 12 to 48, every third"),
         ("attention=none", "row augmented: map-layers: without attention there are no maps; set map-layers: null"),
+        ("generate.lenpen='[1, 2]'", "row augmented: generate: unknown key lenpen; known: map-layers"),
+        ("attention=null", "row augmented: attention: none or augmented or evolving expected"),
         ("generate.beam=3", "row augmented: generate: unknown key beam; known: map-layers"),
     ],
 )
 def test_what_a_table_of_pictures_cannot_have_is_named(setting, problem, table, error_of):
     assert problem in error_of("run", table, "--dry-run", "--rows", "augmented", "--set", setting)
+
+
+def test_networks_for_pictures_have_no_average(table, error_of):
+    said = error_of("run", table, "--dry-run", "--set", "average.last=1", "--set", "average.every=1")
+    assert "average: networks for pictures leave one checkpoint, so there is no average" in said
 
 
 def test_tables_know_the_layers_that_have_attention(images):

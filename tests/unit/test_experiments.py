@@ -29,7 +29,7 @@ from fairseq_diverse.experiments.runs import environment, execution, provenance,
 from fairseq_diverse.experiments.runs.check import lacking_trees
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, repair_last_checkpoint
 from fairseq_diverse.experiments.runs.find import find_data, find_runs
-from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of, valid_state
+from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of, valid_state, write_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.experiments.tables.load import load_table, select_rows
 from fairseq_diverse.preparation import DataConfig
@@ -363,11 +363,17 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("rows:", "grid: {lr: 0.1}\nrows:"), "grid: lr: .*expected"),
         (("rows:", "grid: {lr: []}\nrows:"), "grid: lr: .*expected"),
         (("fp16: true", "task: sentence_probing, metrics: wer"), "row second: metrics: not for rows of kind"),
+        (("fp16: true", "task: sentence_probing, generate: {beam: 2}"), "row second: generate: not for rows of kind"),
         (("rows:", "grid: {from-checkpoint: [a/b, a_b]}\nrows:"), "two rows would be called first-from-checkpoint=a_b"),
     ],
 )
 def test_a_wrong_table_is_refused_by_name(table, replacement, problem):
     refused(problem, load_table, table(replacement))
+
+
+def test_what_is_for_translations_only_needs_a_row_that_translates(table):
+    settings = ["generate.beem=3", "task=logical_inference"]
+    refused(r"table\.yaml: generate: beem: no row uses it", load_table, table(), settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -733,6 +739,14 @@ def test_training_that_diverges_or_ends_early_without_a_flag_fails(setting, loss
     with pytest.raises(RunFailed, match=rf"^{said}; see .*train\.log$"):
         list(execution._train(run, "train", [], {}, 0))
     assert "train" not in read_state(run)
+
+
+def test_what_needs_a_checkpoint_that_is_gone_says_so(training):
+    run = training()
+    write_state(run, {"train": {"updates": 30, "valid_nll": None, "parameters": 1, "gb_free": 0, "peak_memory": 1}})
+    missing = rf"^its checkpoint {run.checkpoint} is missing, generate needs it; .* delete {run.directory} to train it"
+    with pytest.raises(RunFailed, match=missing):
+        list(execution.execute(run, {}))
 
 
 @pytest.mark.parametrize("setting", ["max-epoch=1", "patience=2", "stop-min-lr=0.1", "stop-time-hours=1"])

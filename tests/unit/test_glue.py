@@ -294,7 +294,8 @@ def test_epochs_and_shares_are_numbers_of_updates(table):
     row = table()["plain-data=glue-RTE"]
     assert row.train["max-update"] == "468"  # 3 epochs of 156 batches of 2,490 examples
     assert (row.train["warmup-updates"], row.train["total-num-update"]) == ("47", "468")
-    assert table("update-freq=4")["plain-data=glue-CoLA"].train["max-update"] == "402"  # 3 * 535 / 4
+    assert table("update-freq=4")["plain-data=glue-CoLA"].train["max-update"] == "402"  # 3 * 134 of 535 / 4
+    assert table("update-freq=2")["plain-data=glue-CoLA"].train["max-update"] == "804"  # 3 * 268, not 1,605 / 2
     assert table(old="rows:", new="gpus: 4\nrows:")["plain-data=glue-RTE"].train["max-update"] == "117"  # 468 / 4
     assert table()["first"].train["warmup-updates"] == "2"
     assert table("max-update=5")["first"].max_update == 5

@@ -21,7 +21,7 @@ from fairseq_diverse.analysis.rationales import explain, measured, probabilities
 from fairseq_diverse.attention.warm_start import only_trained
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.probing import read_probing
-from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.kinds.rationales import performance
 from fairseq_diverse.experiments.run import DataSet
 from fairseq_diverse.experiments.tables.load import load_table
@@ -479,6 +479,10 @@ generate: {samples: 9, examples: 4}
 
 
 @pytest.mark.integration
+def test_points_of_grids_are_chosen_by_the_validation_loss():
+    assert KINDS["rationales"].loss({"valid_nll": {"last": 0.5}, "data": "eraser-movies", "macro_f1": 0.9}) == 0.5
+
+
 def test_a_table_of_rationales(data, tmp_path, output_of, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
     (tmp_path / "size.yaml").write_text(SIZE)

@@ -49,6 +49,7 @@ class Classification(Kind):
 
     name = "classification"
     tasks = ("logical_inference", "sentence_probing")
+    generates = False
     evaluation = ("accuracy",)
     Measured = Classified
     published = TASKS

@@ -13,7 +13,7 @@ from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, Tas
 from fairseq_diverse.experiments.run import DataSet, Row, Run
 from fairseq_diverse.host.programs import model_name
 from fairseq_diverse.metrics.glue import HEADINGS
-from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values, over_seeds
+from fairseq_diverse.metrics.seeds import Difference, Spread, corrected_p_values, over_seeds, p_text
 from fairseq_diverse.models.systems import BERT_ARCHITECTURES
 from fairseq_diverse.preparation import glue, pipeline
 from fairseq_diverse.support.files import read_json
@@ -56,6 +56,7 @@ class Glue(Kind):
 
     name = "glue"
     tasks = ("sentence_prediction",)
+    generates = False
     keys = frozenset({"pretrained"})
     evaluation = ("glue",)
     Measured = Tuned
@@ -205,7 +206,7 @@ class Glue(Kind):
             for line in tested:
                 difference = line.differences["score"]
                 p = difference.p if line.task == AVERAGE else difference.test and difference.test.single_p
-                shown.append(f"{line.system} {line.task} {difference.delta:+.2f} (p {p:.3f})")
+                shown.append(f"{line.system} {line.task} {difference.delta:+.2f} ({p_text(p)})")
             text.append(f"differences, p before Holm's correction: {'; '.join(shown)}")
         whys = [(line.differences["score"].untested, line.system) for line in judged]
         untested = grouped((why if why in UNTESTED else "", system) for why, system in whys if why)

@@ -75,20 +75,24 @@ class Images(Kind):
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         where = f"row {row.name}"
-        refuse_unknown(row.generate, ("map-layers",), f"{where}: generate")
+        refuse_unknown([*row.generate, *["lenpen"] * bool(row.lenpen)], ("map-layers",), f"{where}: generate")
+        if row.average:
+            raise ValueError(f"{where}: average: networks for pictures leave one checkpoint, so there is no average")
         arch = str(row.train["arch"])
         if (size := arch.removeprefix(ARCH)) not in SIZES or not arch.startswith(ARCH):
             raise ValueError(f"{where}: arch: {arch}; known: {', '.join(f'{ARCH}{size}' for size in SIZES)}")
         if layers := row.generate.get("map-layers"):
             if not re.fullmatch("[0-9]+(,[0-9]+)*", str(layers)):
                 raise ValueError(f"{where}: map-layers: {layers}: numbers of layers expected, joined by commas")
-            if row.train.get("attention", "none") == "none":
+            if row.train.get("attention") == "none":
                 raise ValueError(f"{where}: map-layers: without attention there are no maps; set map-layers: null")
             numbers = SIZES[size]
             if unknown := [layer for layer in str(layers).split(",") if int(layer) not in numbers]:
                 known = f"{numbers[0]} to {numbers[-1]}" + ", every third" * (numbers.step == 3)
                 raise ValueError(f"{where}: map-layers: {','.join(unknown)}: {arch} has attention in layers {known}")
         flags = {flag: value for flag, value in row.train.items() if flag not in OF_RUN}
+        if "attention" not in flags:
+            raise ValueError(f"{where}: attention: {FLAGS['attention'].replace('|', ' or ')} expected")
         refuse_unknown([*flags, *row.off], FLAGS, where)
         for flag, value in flags.items():
             if not re.fullmatch(FLAGS[flag], str(value)):
@@ -135,6 +139,11 @@ class Images(Kind):
             Measure("top5", "top-5", lambda run: run["top5"], compared=False),
             *map(of, dict.fromkeys(x for row in rows for x in str(row.generate.get("map-layers", "")).split(",") if x)),
         )
+
+    def notes(self, lines: Sequence[Any]) -> list[str]:
+        """Of grids, on what their points may have been chosen."""
+        points = any(line.row.family != line.name for line in lines)
+        return ["`report --best` chooses points of grids by the pictures shown here"] * points
 
     def pictures(self, lines: Sequence[Line]) -> dict[str, Figure]:
         """Accuracy against parameters, with the published figures as hollow markers (Wang et al., 2021, Fig. 1)."""

@@ -41,6 +41,7 @@ class Kind:
     # with the number of updates as fairseq does (``optimizer_history``)
     fairseq = True
     keys: frozenset[str] = frozenset()  # of tables that a row of it may have, of those that not every kind knows
+    generates = True  # whether it uses the `generate` of its rows
     losses: tuple[str, ...] = ("loss",)  # what the best checkpoints may be chosen by (``average: {by: ...}``)
     evaluation: tuple[str, ...] = ()  # steps whose speed and memory its summaries have besides those of training
     Measured: type[Measured] = Measured  # its part of a summary, which is checked when one is read

@@ -27,6 +27,7 @@ class Pretraining(Kind):
 
     name = "pretraining"
     tasks = ("masked_lm", SPANS)
+    generates = False
     Measured = Pretrained
     beside, title = ("glue", "rationales"), "Pre-training"
     columns = (Column("updates", lambda line: f"{line.facts['updates']:,}"),)

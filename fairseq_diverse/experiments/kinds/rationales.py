@@ -65,7 +65,7 @@ class Rationales(Kind):
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         where = f"row {row.name}"
-        refuse_unknown(row.generate, EXPLAINED, f"{where}: generate")
+        refuse_unknown([*row.generate, *["lenpen"] * bool(row.lenpen)], EXPLAINED, f"{where}: generate")
         for flag, value in row.generate.items():
             if not str(value).isdecimal() or int(value) < 2:
                 raise ValueError(f"{where}: generate: {flag}: {value}: a whole number above 1 expected")
@@ -92,9 +92,6 @@ class Rationales(Kind):
     def outcome(self, row: Row, summary: Summary) -> str:
         figures = ("macro_f1", "accuracy", "auprc", "comprehensiveness", "sufficiency")
         return ", ".join(f"{name} {summary[name]:.3f}" for name in figures)
-
-    def loss(self, summary: Summary) -> float | None:
-        return -performance(summary)
 
     def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
         def of(key: str, name: str, lower: bool = False, compared: bool = True) -> Measure:

@@ -212,7 +212,7 @@ def in_updates(train: Flags, examples: int | None, gpus: int, where: str) -> Fla
         if conflict := next((flag for flag in ("max-sentences", "max-tokens") if flag in train), ""):
             raise ValueError(f"{setting}: not with {conflict}; give batch-size alone, or updates")
         sentences, batches = int(batch[0]), int(batch[1]) * max(1, gpus)
-        train = train | {"max-update": math.ceil(int(epochs[1]) * math.ceil(examples / sentences) / batches)}
+        train = train | {"max-update": int(epochs[1]) * math.ceil(math.ceil(examples / sentences) / batches)}
     for flag in ("warmup-updates", "total-num-update"):
         if percent := PERCENT.fullmatch(str(train.get(flag))):
             if not str(train.get("max-update")).isdecimal():

@@ -80,6 +80,9 @@ def load_table(
     if not data and (unused := [name for name in table.data_flags or {} if name not in known]):
         there = f"no row's data; there are: {', '.join(sorted(known))}"
         raise ValueError(f"{path}: data-flags: {', '.join(unused)}: {there}")
+    generate = {**(table.generate or {}), **replaced.generate}
+    if generate and not any(kind_of(row).generates for row in rows.values()):
+        raise ValueError(f"{path}: generate: {', '.join(generate)}: no row uses it")
     rows = {name: _with_other_rows(row, rows, path) for name, row in rows.items()}
     changed = tuple(f"--{name} {value}" for name, value in (("data", data), ("size", size)) if value)
     changed += tuple(f"--set {setting}" for setting in settings or [])
@@ -187,6 +190,7 @@ def _refuse_wrong(row: Row, keys: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{where}: average: by: {by}: rows of kind {kind.name} have {', '.join(kind.losses)} only")
     limited = {"metrics": row.metrics, "tests": row.tests, "heads": row.heads, "split": row.split != "test"}
     limited["pretrained"] = "pretrained" in keys
+    limited["generate"] = "generate" in keys and not kind.generates
     if row.split not in ("test", "valid"):
         raise ValueError(f"{where}: split: {shown(row.split)}: test or valid expected")
     if len(set(row.tests)) < len(row.tests):
