@@ -128,7 +128,8 @@ class StagedBody:
         """Everything after the projections of queries, keys and values."""
         context.k, context.v = (_repeat_heads(x, self.num_heads) for x in (context.k, context.v))
         keeps = measurement.weights or measurement.compares_maps or any(self.stage_keys[stage] for stage in MAPS)
-        if self.recomputes_maps and keeps and torch.is_grad_enabled():
+        recomputed = self.recomputes_maps and context.memory is None  # which stages change
+        if recomputed and keeps and torch.is_grad_enabled():
             before, contexts = replace(context), [context]  # stages change the context
 
             def stages() -> StagesOutput:
@@ -182,8 +183,12 @@ class StagedBody:
                 raise UserError(
                     f"--disagreement {map_term}: {replacing[0].name} has no map per head; leave the term out"
                 )
-            if context.mask_bias is not None and bool(context.mask_bias.any()):
-                raise UserError(f"attn_mask: {replacing[0].name} adds no numbers to its logits; give a boolean mask")
+            if context.mask_bias is not None:
+                problem = f"attn_mask: {replacing[0].name} adds no numbers to its logits; give a boolean mask"
+                if torch.compiler.is_compiling():  # also while it is exported
+                    torch._assert_async(~context.mask_bias.any(), problem)
+                elif bool(context.mask_bias.any()):
+                    raise UserError(problem)
             heads, weights = replacing[0].attention(context.of(replacing[0]), need_weights)
         elif not explicit:
             mask = context.visible if bias is None else additive_mask(bias, context.visible, q.dtype)

@@ -620,6 +620,29 @@ def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6
             require_close(stepwise[:, -1], full[:, -1], f"{what}, compared with the full pass")
 
 
+def gradients_step_by_step(flags: Flags) -> None:
+    """Gradients of decoding step by step, also where maps are computed again, equal those of the full pass."""
+    sample = batch(target=(4, 4, 4))
+    tokens = sample["prev_output_tokens"]
+
+    def gradients_of(ends: Iterable[int], state: dict | None, again: bool = False) -> dict[str, Tensor | None]:
+        model = trained_model({**flags, "recompute_maps": again}).eval()
+        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
+        outputs = [model.decoder(tokens[:, :end], encoded, incremental_state=state)[0] for end in ends]
+        torch.cat(outputs, 1).square().mean().backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    length = tokens.size(1)
+    full = gradients_of([length], None)
+    for again in (False, True):
+        flag = ", with --recompute-maps" * again
+        for parameter, gradient in gradients_of(range(1, length + 1), {}, again).items():
+            if (expected := full[parameter]) is not None:
+                require(gradient is not None, f"{parameter}: no gradient in decoding step by step{flag}")
+                assert gradient is not None
+                require_close(gradient, expected, f"{parameter}, in decoding step by step{flag}")
+
+
 def finished_sentences_leave(flags: Flags) -> None:
     """In decoding, after finished sentences left the batch, the other outputs still equal those of the full pass."""
     step_by_step(flags, beam=1, steps=2, left=[0, 2])
@@ -688,6 +711,7 @@ PROPERTIES: dict[str, Callable[[Flags], None]] = {
     "alone = in a padded batch": padding,
     "step by step = full pass, beam 1": lambda flags: step_by_step(flags, beam=1, steps=LONGER),
     "step by step = full pass, beam 5 reordered": step_by_step,
+    "step by step = full pass, gradients": gradients_step_by_step,
     "finished sentences leave the batch": finished_sentences_leave,
     "bfloat16 finite, without maps": half_types,
     "bfloat16 finite, with maps": lambda flags: half_types(flags, need_weights=True),

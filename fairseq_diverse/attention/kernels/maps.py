@@ -45,9 +45,11 @@ def convolve(
         weight: (H, H, k, k), or (H, H) for one tap, and bias (H,) or None.
         cells: bool, broadcast to (B, 1, T, S); None = everywhere.
         ratio: in [0, 1]; 1 without a bias.
-        above: the number of first rows that are only read, without ``cells`` and gradients.
+        above: the number of first rows that are only read, without ``cells``; with gradients, the result is None.
     """
     inputs = (x, weight) if bias is None else (x, weight, bias)
+    if above and torch.is_grad_enabled() and any(given.requires_grad for given in inputs):
+        return None
     on_gpu = not above and gpu.available(*inputs)
     if not (on_gpu or (bias is not None and cpu.available("maps", *inputs))):
         return None
