@@ -1,5 +1,6 @@
 """Which mechanisms are on which attentions of a model."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -73,6 +74,11 @@ class AttentionPlan:
     def anywhere(self, mechanism: str, component: str) -> bool:
         """Whether the mechanism is on at any layer of the component."""
         return bool(self._placements[mechanism].get(component))
+
+    def longest(self, component: str) -> int:
+        """The tokens of the longest sentence that the mechanisms of a component take."""
+        placed = [self._settings[name] for name, placement in self._placements.items() if placement.get(component)]
+        return min([settings.longest for settings in placed], default=sys.maxsize)
 
     def _check_together(self, component: str, layer: int) -> None:
         placed, place = self.at(component, layer), f"{component}:{layer}"

@@ -1,5 +1,6 @@
 """Settings of mechanisms, and the place and sizes of an attention, which they are checked against."""
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,6 +98,11 @@ class MechanismSettings:
     def trees(self) -> tuple[str, ...]:
         """The kinds of source trees needed: dependency, constituency."""
         return ()
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sentence that it takes."""
+        return sys.maxsize
 
     def check(self, where: AttentionShape) -> None:
         """Raise ``UserError``, naming the flag, for values that do not fit this attention."""

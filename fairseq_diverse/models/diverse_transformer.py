@@ -69,6 +69,9 @@ class DiverseEncoder(transformer.TransformerEncoderBase):
     def new_layer(self, *args: Any) -> nn.Module:
         return DiverseEncoderLayer(*args)
 
+    def max_positions(self) -> int:
+        return min(super().max_positions(), self.plan.longest("encoder"))
+
     def forward(
         self,
         src_tokens: Tensor,
@@ -138,6 +141,9 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
 
     def new_layer(self, *args: Any) -> nn.Module:
         return DiverseDecoderLayer(*args)
+
+    def max_positions(self) -> int:
+        return min(super().max_positions(), self.plan.longest("decoder"))
 
     def forward(
         self,

@@ -15,6 +15,7 @@ from fairseq_diverse.attention.functional import (
     random_logits,
     rotate,
 )
+from tests.cases import build_model
 from tests.reference import positions as reference
 from tests.refusals import refused
 
@@ -134,6 +135,9 @@ def test_weights_of_a_synthesizer(kind):
 def test_a_sentence_longer_than_the_positions_of_a_synthesizer():
     attention = StandaloneAttention(C * H, H, mechanisms={"synthesizer": {"kind": "dense", "positions": S}}).double()
     refused("--synthesizer-positions 6: a sentence has 7", attention.attend, *3 * [drawn(B, S + 1, C * H)], None)
+    flags = {"synthesizer": "dense-mixed", "synthesizer_positions": 10}
+    for side, limits in (("encoder", (10, 64)), ("decoder:2", (64, 10))):
+        assert build_model({**flags, "synthesizer_on": side}).max_positions() == limits  # training and decoding obey
 
 
 def test_logits_are_added_from_layer_to_layer():

@@ -37,6 +37,10 @@ class Synthesizer(Mechanism):
         on: str = placement("encoder,decoder", "placement of synthesized logits")
         positions: int = option(512, "the longest sentence, in tokens")
 
+        @property
+        def longest(self) -> int:
+            return self.positions
+
         def check(self, where: AttentionShape) -> None:
             if self.positions < 1:
                 raise UserError(f"--synthesizer-positions {self.positions}: must be at least 1")
