@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fairseq_diverse.attention.body import AttentionOutput, StagedBody, build_mechanisms
 from fairseq_diverse.attention.functional.masking import attend_somewhere
-from fairseq_diverse.attention.mechanism import AttentionContext
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
+from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
 from fairseq_diverse.attention.relations import relate
@@ -58,6 +59,9 @@ class StandaloneAttention(StagedBody, nn.Module):
         layer: int = 1,
     ) -> None:
         nn.Module.__init__(self)
+        if component not in COMPONENTS or layer < 1:
+            where = f"component {component!r}, layer {layer}"
+            raise UserError(f"{where}: {', '.join(COMPONENTS)} are known, layers are numbered from 1")
         if num_heads < 1 or embed_dim % num_heads:
             raise UserError(f"num_heads {num_heads}: must divide embed_dim {embed_dim}")
         plan = AttentionPlan(_flags(mechanisms or {}, component), {component: Component(layer, embed_dim, num_heads)})
@@ -125,14 +129,16 @@ class StandaloneAttention(StagedBody, nn.Module):
                 logits. -inf and numbers of at most -10,000 count as True.
             terms: disagreement terms to measure: subspace, position, output, centred-subspace, centred-output.
             trees: (B, T, 5) integers, see ``relate``; for mechanisms that need trees.
-            previous: the ``carry`` that the layer below returned; it has the tensors of each mechanism.
+            previous: the ``carry`` that the layer below returned for the same sentences; it has the tensors of each
+                mechanism. Its mechanisms have the settings of this layer.
 
         Raises:
-            UserError: missing trees, an unknown term, a tensor or mask of a wrong shape, a mask of integers, or
-                different numbers of keys and values.
+            UserError: missing trees, an unknown term, a tensor or mask of a wrong shape, a mask of integers, different
+                numbers of keys and values, fewer keys than queries where a mechanism counts positions from the last, or
+                no ``previous`` where what a mechanism adds is that of the first layer.
             ValueError: ``terms`` of an attention with one head.
         """
-        self._check(query, key, value, terms, trees)
+        self._check(query, key, value, terms, trees, previous)
         batch, queries, keys = *query.shape[:2], key.size(1)
         shapes = [(size, queries, keys) for size in (batch, batch * self.num_heads)]
         _check_shape("attn_mask", attn_mask, (queries, keys), *shapes)
@@ -157,7 +163,9 @@ class StandaloneAttention(StagedBody, nn.Module):
         context = AttentionContext(query, q, k, v, *options, *masks, relations, previous or {}, mask_bias=bias)
         return self.answer(context, Measurement(terms, need_weights))
 
-    def _check(self, query: Tensor, key: Tensor, value: Tensor, terms: tuple[str, ...], trees: Tensor | None) -> None:
+    def _check(
+        self, query: Tensor, key: Tensor, value: Tensor, terms: tuple[str, ...], trees: Tensor | None, previous: Any
+    ) -> None:
         """Raise ``UserError`` for what ``attend`` does not take, besides masks."""
         for name, x in (("query", query), ("key", key), ("value", value)):
             if x.dim() != 3:
@@ -167,6 +175,13 @@ class StandaloneAttention(StagedBody, nn.Module):
             raise UserError(f"{sizes}: give as many sentences and positions of both")
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
+        for mechanism in (module for module in self.children() if isinstance(module, Mechanism)):
+            if "cross" not in mechanism.components and key.size(1) < query.size(1):
+                sizes = f"{query.size(1)} queries, {key.size(1)} keys"
+                raise UserError(f"{sizes}: {mechanism.name} takes queries as the last of the keys; give as many keys")
+            if mechanism.of_first and not [*mechanism.parameters()] and mechanism.name not in (previous or {}):
+                todo = "give the carry of the layer below as previous, or layer=1 for a table of its own"
+                raise UserError(f"{mechanism.name}: only the first layer has its parameters; {todo}")
         check_terms(terms, MEASURED)
 
 
@@ -221,4 +236,4 @@ def _by_head(mask: Tensor, batch: int, heads: int) -> Tensor:
     """A mask (T, S), (B, T, S) or (B H, T, S), as (B or 1, H or 1, T, S)."""
     if mask.dim() == 2:
         return mask[None, None]
-    return mask.unsqueeze(1) if len(mask) in (1, batch) else mask.unflatten(0, (batch, heads))
+    return mask.unsqueeze(1) if mask.size(0) in (1, batch) else mask.unflatten(0, (batch, heads))

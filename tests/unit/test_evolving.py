@@ -76,6 +76,7 @@ def test_no_convolution_and_no_carry_give_the_logits():
     (logits, previous), weight, bias, cells = case("encoder", 3)
     assert evolve_logits(logits, previous, None, None, "encoder", 0.0, 0.0, cells).equal(logits)
     assert evolve_logits(logits, previous, weight, bias, "decoder", 0.7, 0.0, cells) is logits
+    assert evolve_logits(logits, None, None, None, "decoder", 0.0, 0.0, None, above=2).equal(logits[:, :, 2:])
     carried = evolve_logits(logits, previous, None, None, "encoder", 0.25, 0.0, cells)
     torch.testing.assert_close(carried, 0.25 * previous + 0.75 * logits)
 

@@ -130,6 +130,11 @@ def test_a_block_with_it_equals_fairseqs_layer(name, flags):
         ({"mechanisms": {"interacting": {"kind": "sum"}, "talking": {"kind": "both"}}}, "encoder:1 also has talking"),
         ({"mechanisms": ["evolving"]}, "mechanisms .'evolving'.: give a dictionary, name -> settings"),
         ({"mechanisms": {"routing": "em"}}, "mechanisms: routing 'em': give a dictionary of its settings"),
+        (
+            {"component": "decodr"},
+            "component 'decodr', layer 1: encoder, decoder, cross are known, layers are numbered",
+        ),
+        ({"layer": 0}, "component 'encoder', layer 0: encoder"),
         ({"num_heads": 5}, "num_heads 5: must divide embed_dim 24"),
         ({"mechanisms": {"routing": {"iterations": 5}}}, "routing is off without 'kind'; give one, or leave routing"),
     ],
@@ -163,6 +168,10 @@ def test_masks_that_interacting_heads_cannot_use_are_refused():
     x, future = torch.randn(2, 3, 12), torch.full((3, 3), -torch.inf).triu(1)
     assert attention(x, x, x, attn_mask=future)[0].equal(attention(x, x, x, attn_mask=future < 0)[0])
     refused(r"^attn_mask: interacting adds no numbers to its logits", attention, x, x, x, attn_mask=future.exp())
+    exported = torch.export.export(attention, (x, x, x, None, True, future)).module()  # torch's layers give numbers
+    torch.testing.assert_close(exported(x, x, x, None, True, future)[0], attention(x, x, x, attn_mask=future)[0])
+    with pytest.raises(RuntimeError, match="adds no numbers to its logits"):
+        exported(x, x, x, None, True, future.exp())
     refused(r"^attn_mask: interacting heads share one mask", attention, x, x, x, attn_mask=future.expand(8, 3, 3) < 0)
 
 
@@ -232,19 +241,20 @@ def test_second_derivatives_are_exact_or_refused(name):
 
 @pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", WITHOUT_TREES)
-def test_torch_exports_it_for_any_length(name, padded):
+def test_torch_exports_it_for_any_size(name, padded):
     settings = settings_by_name(at(examples(name)[0], "encoder"))
-    attention, length = StandaloneAttention(C, H, mechanisms=settings).eval(), torch.export.Dim("length", min=2, max=99)
+    attention = StandaloneAttention(C, H, mechanisms=settings).eval()
+    sizes = {n: torch.export.Dim(size, min=2, max=99) for n, size in enumerate(("sentences", "length"))}
 
-    def inputs(tokens):
-        x, padding = torch.randn(2, tokens, C), torch.zeros(2, tokens, dtype=torch.bool)
+    def inputs(sentences, tokens):
+        x, padding = torch.randn(sentences, tokens, C), torch.zeros(sentences, tokens, dtype=torch.bool)
         padding[1, tokens // 2 + 1 :] = True
         return (x, x, x, padding) if padded else (x, x, x)
 
-    given = inputs(T)
-    exported = torch.export.export(attention, given, dynamic_shapes=({1: length},) * len(given)).module()
-    for tokens in (2, T + 9, 32):
-        given = inputs(tokens)
+    given = inputs(3, T)
+    exported = torch.export.export(attention, given, dynamic_shapes=(sizes,) * len(given)).module()
+    for sentences, tokens in ((2, 2), (5, T + 9), (2, 32)):
+        given = inputs(sentences, tokens)
         torch.testing.assert_close(exported(*given)[0], attention(*given)[0])
 
 
@@ -331,6 +341,12 @@ def test_calls_that_cannot_be_right_are_refused():
         said = r"^terms .*output.*: give a tuple of subspace, position, output,"
         refused(said, attention.attend, x, x, x, terms=terms)
         refused(said, AttentionRequest, terms, "encoder")
+    for name in ("rotary", "alibi", "relative", "position-bias"):
+        distances = StandaloneAttention(C, H, mechanisms={name: {}})
+        refused(rf"^{T} queries, {T - 1} keys: {name} takes queries as the last", distances, x, x[:, 1:], x[:, 1:])
+    second = StandaloneAttention(C, H, mechanisms={"position-bias": {}}, layer=2)
+    refused("^position-bias: only the first layer has its parameters; give the carry of the layer", second, x, x, x)
+    assert second.attend(x, x, x, previous=distances.attend(x, x, x).carry).value.shape == x.shape
     parsed = StandaloneAttention(C, H, mechanisms={"syntax": {"kind": "dependency"}})
     refused("this attention needs dependency trees", parsed, x, x, x)
 

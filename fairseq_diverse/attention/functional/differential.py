@@ -66,7 +66,7 @@ def differential_attention(
         weights = maps[:, :, :length] - ratio * maps[:, :, length:]
     else:
         outputs = F.scaled_dot_product_attention(queries, k, v, allowed, dropout, scale=scale)
-    heads = outputs[:, :, :length] - ratio.reshape(1) * outputs[:, :, length:]  # a scalar would make them float32
+    heads = outputs[:, :, :length] - ratio.reshape(1) * outputs[:, :, length:]  # in float32, as a scalar would not
     heads = heads.transpose(1, 2)  # as fused attention has it in memory: no copies
     normed = F.rms_norm(heads, gain.shape, (1 - initial_ratio) * gain.type_as(heads), EPSILON)
     return normed.transpose(1, 2).type_as(v), weights

@@ -52,7 +52,7 @@ def evolve_logits(
         dtype = torch.promote_types(logits.dtype, previous.dtype)  # a bias makes logits of half types float32
         inner = torch.lerp(logits.to(dtype), previous.to(dtype), carry_ratio)
     if conv_ratio == 0:
-        return inner
+        return inner[:, :, above:] if above else inner
     assert weight is not None and bias is not None
     top, left = _offsets(component, weight.size(-1))
     options: Any = (top, left, conv_ratio, above)

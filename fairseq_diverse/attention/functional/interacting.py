@@ -57,7 +57,7 @@ def interacting_attention(
     scale = q.size(-1) ** -0.5 if scale is None else scale
     allowed = None if allowed is None else attend_somewhere(allowed[(None,) * (4 - allowed.dim())])
     if allowed is not None:
-        allowed.expand(len(q), 1, q.size(2), k.size(2))  # the kernels do not check it
+        allowed.expand(q.size(0), 1, q.size(2), k.size(2))  # the kernels do not check it
     if kernel.on_gpu(q, k, v, allowed, dropout):
         from fairseq_diverse.attention.kernels import interacting_triton as triton
 

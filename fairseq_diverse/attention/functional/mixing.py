@@ -24,4 +24,4 @@ def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
     if (mixed := maps.convolve(x, matrix)) is not None:
         return mixed
     with without_autocast(x):  # a finite bias may be too large for half types
-        return torch.bmm(matrix.type_as(x).expand(len(x), -1, -1), x.flatten(2)).view_as(x)
+        return torch.bmm(matrix.type_as(x).expand(x.size(0), -1, -1), x.flatten(2)).view_as(x)
