@@ -230,16 +230,18 @@ def active(args: Any) -> list[str]:
 
 
 def without_effect(args: Any, default: Any) -> list[str]:
-    """Warnings about settings in ``args`` that differ from ``default`` but belong to a mechanism that is off."""
+    """Warnings about settings in ``args`` that differ from ``default`` but belong to a mechanism that is off, or that
+    its other settings leave unused."""
     lines = []
     for mechanism in MECHANISMS:
         settings, before = read_settings(args, mechanism), read_settings(default, mechanism)
-        for name, value in dataclasses.asdict(settings).items() if not settings.active else ():
-            if name != settings.switch and value != getattr(before, name):
-                lines.append(
-                    f"{flag_name(mechanism, name)} {value} has no effect: {mechanism} is off, "
-                    f"{flag_name(mechanism, settings.switch)} switches it on"
-                )
+        switch = flag_name(mechanism, settings.switch)
+        why = f"with {switch} {getattr(settings, settings.switch)}"
+        why = why if settings.active else f"{mechanism} is off, {switch} switches it on"
+        for name, value in dataclasses.asdict(settings).items():
+            unread = name in settings.unused if settings.active else name != settings.switch
+            if unread and value != getattr(before, name):
+                lines.append(f"{flag_name(mechanism, name)} {value} has no effect: {why}")
     return lines
 
 

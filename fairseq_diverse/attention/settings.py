@@ -100,6 +100,11 @@ class MechanismSettings:
         return ()
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """The fields that the others leave without effect."""
+        return ()
+
+    @property
     def longest(self) -> int:
         """The tokens of the longest sentence that it takes."""
         return sys.maxsize

@@ -107,6 +107,11 @@ def test_settings_of_a_mechanism_that_is_off_give_a_warning(caplog):
         "--routing-on cross has no effect: routing is off, --routing switches it on",
     ]
     assert registry.without_effect(plain(**off, evolving_on="cross", routing="em", talking="both"), usual) == []
+    unread = {"routing": "mean", "routing_iterations": 5, "syntax": "dependency", "phrase_limit": 3}
+    assert registry.without_effect(plain(**unread, evolving_carry=0.1), usual) == [
+        "--phrase-limit 3 has no effect: with --syntax dependency",
+        "--routing-iterations 5 has no effect: with --routing mean",
+    ]
     for arch, warned in (("wang2021_evolving_lite", False), ("diverse_transformer_lite", True)):
         caplog.clear()
         args = argparse.Namespace(evolving_carry=0.3)

@@ -39,6 +39,10 @@ class RoutedAggregation(Mechanism):
         )
         activation: str = option("learned", "activation probabilities of --routing em", choices=("learned", "none"))
 
+        @property
+        def unused(self) -> tuple[str, ...]:
+            return {"mean": ("iterations", "capsules", "activation"), "simple": ("activation",)}.get(self.kind, ())
+
         def check(self, where: AttentionShape) -> None:
             if self.iterations < 1:
                 raise UserError(f"--routing-iterations {self.iterations}: must be at least 1")

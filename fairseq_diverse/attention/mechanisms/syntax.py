@@ -37,6 +37,10 @@ class Syntax(Mechanism):
         def trees(self) -> tuple[str, ...]:
             return {"none": (), "dependency": ("dependency",), "phrase": ("constituency",)}[self.kind]
 
+        @property
+        def unused(self) -> tuple[str, ...]:
+            return ("limit",) if self.kind == "dependency" else ()
+
         def check(self, where: AttentionShape) -> None:
             if self.limit < 0:
                 raise UserError(f"--phrase-limit {self.limit}: must be at least 0")
