@@ -10,8 +10,10 @@ require a parser. The dependency trees of all splits but train are also copied, 
 """
 
 import argparse
+import filecmp
 import json
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from fairseq_diverse.cli import first_lines
 from fairseq_diverse.preparation.config import SEGMENTERS
 from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
 from fairseq_diverse.support.errors import UserError, warn
-from fairseq_diverse.support.files import copy_file, link_or_copy, read_json, write_text
+from fairseq_diverse.support.files import copy_file, link_or_copy, read_json, refuse_pipe, write_text
 from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.syntax.attachment import kept_trees
 from fairseq_diverse.syntax.makers import named_makers
@@ -62,13 +64,18 @@ def main(args: argparse.Namespace) -> None:
         args.subwords = args.subwords or entry(args.data, record, "bpe", "kind")
         args.text = args.text or str(args.data / "text" / f"bpe.{{split}}.{args.source_lang}")
     folder: Path = args.copy or args.data
-    if args.copy:
-        _copy(args.data, args.copy)
+    links = _links(args.data, args.copy) if args.copy else {}
     named = named_makers("--parser", args.parser) if args.parser is not None else {}
+    patterns = {kind: pattern for kind in ("dependency", "constituency") if (pattern := getattr(args, kind))}
+    for split, pattern in product(splits, patterns.values()):
+        refuse_pipe(pattern.replace("{split}", split))
+    for link, path in links.items():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link_or_copy(path, link)
     parsers: dict[str, dict[str, Any]] = {}
     for split in splits:
-        patterns = {kind: getattr(args, kind) for kind in ("dependency", "constituency")}
-        files = {kind: Path(pattern.replace("{split}", split)) for kind, pattern in patterns.items() if pattern}
+        files = {kind: Path(pattern.replace("{split}", split)) for kind, pattern in patterns.items()}
         prefix = source_prefix(folder, split, args.source_lang, args.target_lang)
         existing: list[str] = []
         with suppress(UserError):  # a damaged description is replaced
@@ -95,20 +102,24 @@ def main(args: argparse.Namespace) -> None:
         write_text(folder / FILE, json.dumps(record, indent=2, ensure_ascii=False))
 
 
-def _copy(data: Path, copy: Path) -> None:
-    """Link what prepared data consist of, but trees and the record, without which the copy is not data yet. Raises
-    ValueError: the folder is that of the data, or not a copy of them."""
+def _links(data: Path, copy: Path) -> dict[Path, Path]:
+    """The files of a copy of prepared data, and those that they are linked to: all but trees and the record, without
+    which the copy is not data yet. Raises ValueError: the folder is that of the data or in it, or not a copy of them.
+    """
     digest = entry(data, read_record(data), "hash")
-    other_data = (copy / FILE).is_file() and entry(copy, read_record(copy), "hash") != digest
-    if other_data or copy.resolve() == data.resolve():
-        raise ValueError(f"--copy {copy}: {'has other data' if other_data else 'is --data'}; name another folder")
+    is_copy = (copy / FILE).is_file()
+    other_data = is_copy and entry(copy, read_record(copy), "hash") != digest
+    if other_data or data.resolve() in (copy.resolve(), *copy.resolve().parents):
+        what = "has other data" if other_data else "is --data" if copy.resolve() == data.resolve() else "is in --data"
+        raise ValueError(f"--copy {copy}: {what}; name another folder")
+    links = {}
     for path in sorted(path for path in data.rglob("*") if path.is_file()):
         name = path.relative_to(data)
         if name.parts[0] != "trees" and ".syntax." not in name.name and not name.name.endswith((".conllu", FILE)):
-            link = copy / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.unlink(missing_ok=True)
-            link_or_copy(path, link)
+            links[link := copy / name] = path
+            if link.exists() and not (is_copy or link.samefile(path) or filecmp.cmp(path, link, shallow=False)):
+                raise ValueError(f"--copy {copy}: its {name} is not that of --data; name another folder")
+    return links
 
 
 def _maker(record: Path, kind: str, named: str) -> dict[str, Any]:

@@ -133,6 +133,16 @@ def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
         raise ValueError(f"{directory / existing[0]}: exists, and another program wrote it; give another --out")
 
 
+def refuse_pipe(path: str | Path) -> None:
+    """Check a file that is read more than once. Raises UserError: it cannot be read, or is a pipe or a device."""
+    try:
+        kind = os.stat(path).st_mode
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # reading a folder is refused in any case
+        raise UserError(f"{path}: a pipe or device, which can be read only once; write it to a file first")
+
+
 def iterate_lines(path: str | Path) -> Iterator[str]:
     """The lines of a UTF-8 file, split at newlines only, without newline, carriage return and byte order mark. Raises
     UserError: the file cannot be read or is not UTF-8; names the file and the line."""

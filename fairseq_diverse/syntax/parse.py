@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write, iterate_lines, write_text
+from fairseq_diverse.support.files import atomic_write, iterate_lines, refuse_pipe, write_text
 from fairseq_diverse.support.parallel import parallel_map
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parsers
@@ -64,6 +64,7 @@ def parse_file(
         how: ``kind``, ``parser``, ``model``, ``language``, and of a grammar the hash, ``grammar``.
         shard: (i, n): the i-th of n equal parts of the lines, i from 1; None: all lines.
         gpus: names for ``CUDA_VISIBLE_DEVICES`` that the workers take in turn; empty: a CPU."""
+    refuse_pipe(text)
     count, digest = _measure(text)
     number, of = shard or (1, 1)
     first, last = count * (number - 1) // of, count * number // of

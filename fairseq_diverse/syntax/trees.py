@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_diverse.support.files import iterate_lines
+from fairseq_diverse.support.files import iterate_lines, refuse_pipe
 from fairseq_diverse.support.installed import install, needed
 from fairseq_diverse.syntax.escapes import comparable
 
@@ -142,8 +142,10 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator[Tr
     more than ``DEEPEST`` levels.
 
     Raises:
-        ValueError: a tree's brackets are not closed, or NLTK is not installed; names the file.
+        ValueError: a tree's brackets are not closed, the file is a pipe, or NLTK is not installed; names the file.
     """
+    if lines is None:
+        refuse_pipe(path)
     nltk = needed("nltk", f"{path}: nltk reads brackets; install it: {install('syntax')}")
     several = lines is None and any(several for *_, several in _bracketed(iterate_lines(path)))
     for number, text, _ in _bracketed(iterate_lines(path) if lines is None else lines):

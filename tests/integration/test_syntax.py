@@ -212,6 +212,25 @@ def test_binarize_syntax_records_what_made_the_trees(data, tmp_path, capsys):
         assert capsys.readouterr().err == f"fairseq-diverse binarize-syntax: {message}\n"
 
 
+def test_a_copy_of_the_data_replaces_nothing_else(data, tmp_path, error_of):
+    """Neither files of another data set, nor where the trees are missing or a pipe."""
+    copy, trees = tmp_path / "copy", f"{data.parent}/raw/{{split}}.en.conllu"
+    os.mkfifo(tmp_path / "pipe")
+    common = ("binarize-syntax", "--data", data, "--copy", copy, "--splits", "test", "--dependency")
+    assert "raw/test.typo: cannot be read (No such file" in error_of(*common, data.parent / "raw/{split}.typo")
+    assert f"{tmp_path}/pipe: a pipe or device, which" in error_of(*common, tmp_path / "pipe")
+    assert error_of(*common, trees, "--copy", data / "copy").endswith("copy: is in --data; name another folder\n")
+    assert not copy.exists() and not (data / "copy").exists()
+    copy.mkdir()
+    (copy / "dict.en.txt").write_text("another")
+    assert error_of(*common, trees).endswith(
+        f"--copy {copy}: its dict.en.txt is not that of --data; name another folder\n"
+    )
+    assert [path.read_text() for path in copy.iterdir()] == ["another"]
+    shutil.copy(data / "dict.en.txt", copy)  # what an interrupted call leaves
+    assert "test: 12 sentences" in command(*common, trees) and read_record(copy)["hash"] == read_record(data)["hash"]
+
+
 def test_trees_of_the_other_direction(data, tmp_path, error_of):
     """Of data that were prepared en-de, the trees of the German side, for a model that translates from German."""
     folder, pair = shutil.copytree(data, tmp_path / "data"), ["--source-lang", "de", "--target-lang", "en"]

@@ -122,6 +122,15 @@ def test_lines_end_at_newlines_only_and_a_file_may_start_with_a_mark(tmp_path):
 # --- what is left of killed processes ---
 
 
+def test_what_is_read_twice_is_no_pipe(tmp_path, error_of):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    said = f"{pipe}: a pipe or device, which can be read only once; write it to a file first\n"
+    parsing = ("parse", "--kind", "constituency", "--parser", "pcfg", "--model", __file__, "--out", tmp_path / "out")
+    assert error_of(*parsing, "--input", pipe).endswith(said)
+    assert error_of("score-trees", "--gold", pipe, f"a={pipe}").endswith(said)
+    refused(r"missing: cannot be read \(No such file", files.refuse_pipe, tmp_path / "missing")
+
+
 def test_only_files_of_dead_processes_of_this_machine_are_removed(tmp_path, monkeypatch):
     gone, path = dead(), tmp_path / "out"
     swept = temporary_path(path).with_name(f".out.{HOST}.{gone}.tmp")
