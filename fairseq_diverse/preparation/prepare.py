@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,11 @@ from fairseq_diverse.support.processes import locked
 
 PACKAGES = (*FAIRSEQ, "sacremoses", "subword-nmt", "sentencepiece")
 TREES = "trees"  # that data-prep/add-trees.sh makes in a data set
+# names in a data set that `prepare`, fairseq-preprocess and binarize-syntax write; those of killed processes are hidden
+OURS = re.compile(
+    r"text|trees|label|input\d|preprocess\.(json|log)|dict\.(.+\.)?txt|(train|valid|test)\d*\.(.+\.)?(bin|idx)"
+    r"|(train|valid|test)\d*\..+\.(syntax\.json|conllu)|\..+\.(part|tmp|old)"
+)
 CEILING, CHECKED = 99.0, 1000  # BLEU of detokenized references below which a warning says so; lines of valid
 Say = Callable[[str], None]
 
@@ -65,7 +71,8 @@ def prepare(
 
     Raises:
         ValueError: raw files are missing, of unequal length, not plain text in UTF-8 or (strict) unclean, or a split is
-            the training text; ``out`` has other contents or is a mount point; another process is preparing it.
+            the training text; ``out`` has other contents, holds raw files or is a mount point; another process is
+            preparing it.
     """
     prefixes = {split: prefix for split, prefix in config.splits.items() if not (hold_out and split == "valid")}
     files = {split: sides(raw, prefix, config.endings) for split, prefix in prefixes.items()}
@@ -75,6 +82,8 @@ def prepare(
     wanted = _wanted(config, read, encoding, hold_out)
     if _up_to_date(out, wanted, strict, overwrite):
         return False
+    if overwrite:
+        _refuse_losses(out, read.values())
     if os.path.ismount(out):
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
     tokens = tuple(Tokens(side, subwords=config.bpe["kind"]) for side in config.sides.values())
@@ -208,6 +217,15 @@ def _up_to_date(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool
         return not (strict and unclean)  # if unclean, preparing again refuses the line before replacing anything
     difference = "prepared from another configuration or other raw files"
     raise ValueError(f"{out}: {difference}; choose another --out or add --overwrite")
+
+
+def _refuse_losses(out: Path, read: Iterable[Path]) -> None:
+    """Raise ``ValueError`` where replacing ``out`` would delete raw files, or what `prepare` did not write."""
+    others = [path.name for path in (out.iterdir() if out.is_dir() else ()) if not OURS.fullmatch(path.name)]
+    if others:
+        raise ValueError(f"{out}: has {', '.join(sorted(others))}, which --overwrite would delete; move it elsewhere")
+    if inside := [path for path in read if out.resolve() in path.resolve().parents]:
+        raise ValueError(f"{inside[0]}: inside {out}, which --overwrite would delete; move it elsewhere")
 
 
 @contextmanager

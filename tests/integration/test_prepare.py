@@ -286,6 +286,26 @@ def test_a_foreign_directory_is_never_replaced(tmp_path, prepare):
     assert (tmp_path / "out/thesis.tex").read_text() == "mine"
 
 
+def test_a_data_set_with_raw_or_other_files_in_it_is_not_replaced(tmp_path, prepare):
+    out = tmp_path / "out"
+    prepare()
+    (out / "checkpoints").mkdir()
+    (out / "notes.md").write_text("mine")
+    before = contents(out)
+    said = "out: has checkpoints, notes.md, which --overwrite would delete; move it elsewhere"
+    assert prepare("--overwrite", escape=True, fails=2).endswith(said)
+    shutil.rmtree(out / "checkpoints")
+    (out / "notes.md").unlink()
+    (mine := out / ".train.en-de.en.syntax.part").mkdir()  # what a killed binarize-syntax leaves
+    for name in ("train.en-de.en.syntax.bin", "test1.en-de.en.syntax.json", "valid.en-de.en.conllu", "dict.txt"):
+        (out / name).touch()
+    said = f"{out}/text/train.en: inside {out}, which --overwrite would delete; move it elsewhere"
+    assert prepare("--overwrite", "--raw", str(out / "text"), escape=True, fails=2).endswith(said)
+    assert before.items() <= (contents(out) | {"notes.md": b"mine"}).items()
+    prepare("--overwrite", escape=True)
+    assert not mine.exists()
+
+
 @pytest.fixture
 def unclean(raw):
     """Two empty training pairs, one line with U+2028 and U+0085 and one with NUL, an empty test line."""
