@@ -13,9 +13,10 @@ data=$1 kinds=${2:-both}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH
 [[ -f $data/preprocess.json ]] || { echo "$0: $data: not a folder made by fairseq-diverse prepare" >&2 && exit 2; }
-read -r language splits < <(python3 -c 'import json, sys
+read -r language splits < <(python3 2>/dev/null -c 'import json, sys
 record = json.load(open(sys.argv[1] + "/preprocess.json"))
-print(record["source"], ",".join(record["splits"]))' "$data")
+print(record["source"], ",".join(record["splits"]))' "$data") ||
+    { echo "$0: $data/preprocess.json: damaged; prepare the data again (with --overwrite)" >&2 && exit 2; }
 
 trees=()
 for kind in $kinds; do

@@ -11,6 +11,9 @@ if [[ $# -lt 1 || $1 == -* ]]; then
 fi
 from=$1
 shift
+for file in {tatoeba_de-en,news_small_en-de}/{train,valid}.en glue/{CoLA,SST-2,RTE}/{train,dev}.tsv; do
+    [[ -f $from/$file ]] || { echo "$0: $from/$file: no such file" >&2 && exit 2; }
+done
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 runs=${FAIRSEQ_DIVERSE_RUNS:-runs}
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$runs

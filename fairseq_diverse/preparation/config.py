@@ -173,10 +173,11 @@ def _files(content: Any) -> dict[str, Any]:
     names = [*map(name_of_test, tests)]
     if wrong := [name for name in names if not TEST_NAME.fullmatch(name)]:
         allowed = "letters, digits and . _ + - only"
-        raise ValueError(f"files: test: {wrong[0]!r} cannot be the name of a test set: {allowed}")
+        raise ValueError(f"files: test, or --test: {wrong[0]!r} cannot be the name of a test set: {allowed}")
     if len(set(names)) < len(names) or {"train", "valid"} & set(names) or "test" in names[1:]:
         must = "must differ from each other and from train, valid and test"
-        raise ValueError(f"files: test: {', '.join(names)}: the names of test sets (a prefix without folders) {must}")
+        names_of = f"{', '.join(names)}: the names of test sets (a prefix without folders)"
+        raise ValueError(f"files: test, or --test: {names_of} {must}")
     return _section("files", {**content, "test": tests[0]}, defaults) | {"test": tests}
 
 

@@ -116,12 +116,16 @@ def place(path: Path, number: int) -> str:
     return f"{path}, {'pair' if joint(path) == '.tmx' else 'line'} {number}"
 
 
-def _count(path: Path) -> int:
+def _refuse_others(path: Path) -> None:
     with _opened(path) as f:
         start = f.read(200)
     for pattern, text in STARTS.items():
         if re.match(pattern, start, re.IGNORECASE):
             raise ValueError(f"{path}: {text}; {WANTED}")
+
+
+def _count(path: Path) -> int:
+    _refuse_others(path)
     lines = tabs = returns = 0
     for line in _lines(path):
         lines += 1
@@ -162,11 +166,13 @@ def _bounded(lines: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def _tsv(path: Path) -> Iterator[tuple[str, str]]:
+    _refuse_others(path)
     for number, line in enumerate(_lines(path), start=1):
         source, *others = line.split("\t")
         if len(others) != 1:
             columns = f"{len(others) + 1} column{'s' * bool(others)}, where source, tab, target are wanted"
-            raise ValueError(f"{path}, line {number}: {columns}; cut -f 1,2 takes the first two")
+            todo = "; cut -f 1,2 takes the first two" * (len(others) > 1)
+            raise ValueError(f"{path}, line {number}: {columns}{todo}")
         yield source, others[0]
 
 

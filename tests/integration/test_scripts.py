@@ -285,6 +285,17 @@ def test_a_script_that_scores_says_before_it_starts_that_the_data_are_not_of_pre
         assert call(f"{name}.sh", *arguments, status=2) == said
 
 
+def test_a_script_names_a_damaged_record_and_a_missing_file(tmp_path):
+    (tmp_path / "preprocess.json").write_text("{")
+    for name, file in (
+        ("add-trees", "preprocess.json: damaged; prepare"),
+        ("prepare-nlu-small", "tatoeba_de-en/train.en: no"),
+    ):
+        said = call(f"../data-prep/{name}.sh", tmp_path, status=2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
+        assert f"/{name}.sh: {tmp_path}/{file}" in said and said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("asked", "first", "names"),
     [

@@ -83,8 +83,13 @@ gzipped = functools.partial(gzip.compress, mtime=0)  # the same in every process
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "a\tb\na b\n", "a.tsv, line 2: 1 column, where source, tab, target are wanted; cut -f 1,2 takes"),
-        ("a.tsv", "a\tb\t0.3\n", "a.tsv, line 1: 3 columns, where source, tab, target are wanted"),
+        ("a.tsv", "a\tb\n\n", "a.tsv, line 2: 1 column, where source, tab, target are wanted\n"),
+        ("a.tsv", "a\tb\t0.3\n", "line 1: 3 columns, where source, tab, target are wanted; cut -f 1,2 takes"),
+        (
+            "a.tsv",
+            gzipped(b"a\tb\n"),
+            "a.tsv: compressed; unpack it with gunzip, or call it .gz; plain text, a file for",
+        ),
         ("a.tsv.gz", gzipped(b"a\tb\nc\n"), "a.tsv.gz, line 2: 1 column"),
         ("a.tsv.gz", gzipped(b"a\tb\n" * 999)[:-9], "a.tsv.gz: damaged or cut off, or not of gzip ("),
         ("a.tsv.gz", b"a\tb\n", "a.tsv.gz: damaged or cut off, or not of gzip (Not a gzipped file"),
@@ -109,7 +114,7 @@ def test_wrong_files_of_both_languages_name_the_line(tmp_path, name, content, me
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     error = refusal(list, sentences((path, path), ("en", "de")))
-    assert message in error
+    assert message in f"{error}\n"
 
 
 def test_a_test_set_that_cannot_be_downloaded_says_how_to_get_it(tmp_path, monkeypatch):
@@ -163,10 +168,10 @@ def test_a_value_for_both_sides_or_each_and_the_default_dictionary():
         ({"lowercase": 1}, ("lowercase", "1")),
         ({"files": "train"}, ("files", "train")),
         ({"files": {"test": []}}, ("files", "test", "prefix")),
-        ({"files": {"test": ["a/x", "b/x"]}}, ("files: test: x, x", "must differ")),
-        ({"files": {"test": ["x", "test"]}}, ("files: test: x, test", "must differ")),
-        ({"files": {"test": ["valid"]}}, ("files: test: valid", "must differ")),
-        ({"files": {"test": ["a b"]}}, ("files: test: 'a b'", "name of a test set")),
+        ({"files": {"test": ["a/x", "b/x"]}}, ("files: test, or --test: x, x:", "must differ")),
+        ({"files": {"test": ["x", "test"]}}, ("files: test, or --test: x, test:", "must differ")),
+        ({"files": {"test": ["valid"]}}, ("files: test, or --test: valid:", "must differ")),
+        ({"files": {"test": ["a b"]}}, ("files: test, or --test: 'a b'", "name of a test set")),
         ({"target": "en"}, ("source", "target", "en")),
         ({"source": False}, ("source", "False")),
     ],
