@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> None:
 
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
-    if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
+    if not args.archives and (args.no_download or args.accept_counts or args.strict_counts):
         raise ValueError("--no-download, --accept-counts and --strict-counts go with --archives")
     if file_flags := [f"--{name.replace('_', '-')}" for name in OWN if getattr(args, name) is not None]:
         _check_own(args, file_flags[0])
@@ -134,8 +134,10 @@ def _config(name: str, args: argparse.Namespace, encoding: Encoding | None) -> D
     """The configuration that a name means; None where there is none. Raises ValueError: also for flags that do not go
     with it."""
     task = glue.split_name(name) or eraser.split_name(name)
-    if args.dedup and (task or name in PLAIN_DATA):
-        raise ValueError(f"--dedup: {name} is prepared as it is; leave it out")
+    given = {"--dedup": args.dedup, "--strict": args.strict and not name.startswith(glue.PREFIX)}
+    given["--monolingual"] = args.monolingual is not None and not task
+    if (task or name in PLAIN_DATA) and (ignored := [flag for flag, value in given.items() if value]):
+        raise ValueError(f"{ignored[0]}: {name} is prepared as it is; leave it out")
     if task:
         if args.archives or args.monolingual is not None:
             todo = f"download its files by hand ({(glue if name.startswith(glue.PREFIX) else eraser).ORIGIN})"
@@ -180,6 +182,8 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
         raise ValueError("--raw and --archives go with NAME; --train, --valid and --test are whole paths")
     if args.monolingual is not None:
         raise ValueError("--monolingual goes with NAME; leave it and --target out for one language")
+    if args.as_text:
+        raise ValueError("--as-text: is for tasks of GLUE; leave it out")
     needed = ["source", "train", "valid", *(("test",) if args.target is not None else ()), "out"]
     if missing := [f"--{name}" for name in needed if getattr(args, name) is None]:
         raise ValueError(f"{', '.join(missing)}: missing, since {first} is given; {BOTH_WAYS}")
@@ -208,14 +212,14 @@ def _prepare_own(args: argparse.Namespace, encoding: Encoding | None) -> None:
     out = args.out.resolve()
     settings, raw = _own_configuration(args)
     config, written = DataConfig.from_mapping(out.name, settings), out.with_name(f"{out.name}.yaml")
+    words = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out), *_subword_flags(args)]
+    rerun = " ".join(shlex.join(words).splitlines())
     if not args.overwrite and written.exists() and read_yaml(written) != settings:
-        command = f"`fairseq-diverse prepare {written} --raw {raw}` follows it, and --overwrite replaces it"
-        raise ValueError(f"{written}: exists and says otherwise than the flags; {command}")
+        todo = f"`{rerun}` follows it, and --overwrite replaces it"
+        raise ValueError(f"{written}: exists and says otherwise than the flags; {todo}")
     flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
     if not prepare(encoding.applied(config) if encoding else config, raw, out, encoding=encoding, **flags):
         print(f"already prepared: {out}")
-    words = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out), *_subword_flags(args)]
-    rerun = " ".join(shlex.join(words).splitlines())
     content = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     write_text(written, f"# after a change: {rerun} --overwrite\n{content}")
     print(f"configuration: {written}")
@@ -225,7 +229,7 @@ def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Pat
     """The configuration that the flags mean, as YAML has it, and the folder that its files are in."""
     prefixes = {"train": [args.train], "valid": [args.valid], **({"test": args.test} if args.test else {})}
     local = [path for paths in prefixes.values() for path in paths if not path.startswith(SACREBLEU)]
-    absolute = {path: Path(path).resolve() for path in local}
+    absolute = {path: Path(path).parent.resolve() / Path(path).name for path in local}  # a file may be a link
     raw = Path(commonpath([path.parent for path in absolute.values()])) if local else Path.cwd()
     inside = {path: str(whole.relative_to(raw)) for path, whole in absolute.items()}
     files = {split: [inside.get(path, path) for path in paths] for split, paths in prefixes.items()}

@@ -106,7 +106,9 @@ def test_files_of_ones_own_without_a_configuration(tmp_path, raw, prepare):
     assert again.stdout == f"already prepared: {tmp_path}/deep/own\n"
 
     written.write_text(written.read_text() + "normalize: false\n")
-    assert "says otherwise than the flags" in cli(*own("deep/own", valid="dev"), cwd=tmp_path, fails=2).stderr
+    said = cli(*own("deep/own", valid="dev"), cwd=tmp_path, fails=2).stderr
+    command = f"fairseq-diverse prepare {written} --raw {tmp_path} --out {tmp_path}/deep/own"
+    assert f"says otherwise than the flags; `{command}` follows it, and --overwrite" in said
     assert written.read_text().endswith("normalize: false\n") and contents(tmp_path / "deep/own") == made
     cli(*own("deep/own", valid="dev"), "--overwrite", cwd=tmp_path)
     assert DataConfig.load(written).tests == ("test",)
@@ -132,6 +134,7 @@ def test_compressed_files_and_those_of_both_languages_are_prepared_as_plain_text
         (folder := tmp_path / way).mkdir()
         names = {"train": folder / "train.tsv.gz", "valid": folder / "valid.tmx", "test": "sacrebleu:wmt14"}
         if way == "joint":
+            names["train"].symlink_to("blob")
             with gzip.open(names["train"], "wt", encoding="utf-8") as file:
                 file.writelines(f"{en}\t{de}\n" for en, de in pairs["train"])
             write_tmx(names["valid"], pairs["valid"])
@@ -191,6 +194,14 @@ def test_languages_with_a_hyphen_and_text_in_one_language(tmp_path, raw, prepare
         (["prepare", "nosuch", "--raw", "."], "toy, wmt14_en_de, wmt14_en_fr, wmt17_en_cs, wmt17_en_de, wmt17_zh_en; "),
         (["prepare", "multi30k_en_de", "--archives", "x"], "multi30k_en_de names no sources"),
         (["prepare", "iwslt14_de_en", "--raw", "x", "--accept-counts"], "go with --archives"),
+        ([*own(), "--no-download", "--strict-counts"], "--no-download, --accept-counts and --strict-counts go with --"),
+        ([*own(), "--as-text"], "--as-text: is for tasks of GLUE"),
+        (["prepare", "probing", "--raw", "raw", "--monolingual", "de"], "--monolingual: probing is prepared as it is"),
+        (
+            ["prepare", "propositional_logic", "--raw", "raw", "--strict"],
+            "--strict: propositional_logic is prepared as",
+        ),
+        (["prepare", "eraser-movies", "--raw", "raw", "--strict"], "--strict: eraser-movies is prepared as it is"),
         (["prepare", "iwslt14_de_en", "probing", "--archives", "x", "--out", "y"], "--out y: is for one NAME"),
         (["prepare", "--source", "de", "--out", "a"], "--train, --valid: missing, since --source is given; "),
         ([*own(), "toy"], "--source: not with the name toy; "),
@@ -214,7 +225,10 @@ def test_languages_with_a_hyphen_and_text_in_one_language(tmp_path, raw, prepare
         (own(target="xx", test="sacrebleu:wmt15"), "sacrebleu:wmt15: sacreBLEU has no en-xx of it; known: "),
         (own(train="raw/train.tsv"), "raw/train.tsv: cannot be read (No such file"),
         (own(train="raw/all.tsv", target="", test=""), "all.tsv: has two languages; text of one language is a file"),
-        (own(test="raw/test other/test"), "the names of test sets (a prefix without folders) must differ"),
+        (
+            own(test="raw/test other/test"),
+            "files: test, or --test: test, test: the names of test sets (a prefix without folders) must differ",
+        ),
         ([*own(), "--bpe-size", "0"], "size must be at least 1"),
     ],
 )
