@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_diverse.attention.relations import EVERYTHING_RELATED, place_trees
-from fairseq_diverse.preparation.subwords import SPACE_MARK
+from fairseq_diverse.preparation.subwords import OF_PIECES, SPACE_MARK
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import iterate_lines, sha256_of, write_text
 from fairseq_diverse.support.processes import locked
@@ -44,12 +44,12 @@ class Counts(NamedTuple):
 
 def words_of(pieces: Sequence[str], subwords: str) -> tuple[list[str], list[int]]:
     """The words that the subwords form, and the number of subwords of each; ``subwords``: subword-nmt (``@@`` at the
-    end of all pieces of a word but the last), sentencepiece (``▁`` at the beginning of a word) or none."""
+    end of all pieces of a word but the last), sentencepiece or t5 (``▁`` at the beginning of a word), or none."""
     words: list[str] = []
     counts: list[int] = []
     continued = False
     for piece in pieces:
-        if subwords == "sentencepiece":
+        if subwords in OF_PIECES:
             continued = bool(words) and (not piece.startswith(SPACE_MARK) or words[-1] == "")
             text = piece.removeprefix(SPACE_MARK)
         else:
@@ -79,7 +79,7 @@ def binarize(
         text: the binarized source text, in subwords.
         dependency, constituency: CoNLL-U and PTB files, one sentence per line of the text; None = no trees of that
             kind.
-        subwords: subword-nmt, sentencepiece or none, see ``words_of``.
+        subwords: subword-nmt, sentencepiece, t5 or none, see ``words_of``.
         parsers: kind -> description of the parser that made the trees: ``parser`` (its name) and further entries.
 
     Raises:

@@ -76,6 +76,7 @@ def test_the_mean_of_the_largest_phrase_layers(files, tmp_path):
         ("a b@@", "subword-nmt", ["a", "b"], [1, 1]),
         ("▁a ▁b c ▁ d ▁e", "sentencepiece", ["a", "bc", "d", "e"], [1, 2, 2, 1]),
         ("a ▁b", "sentencepiece", ["a", "b"], [1, 1]),
+        ("▁a ▁b c", "t5", ["a", "bc"], [1, 2]),
         ("▁a ▁ ▁b", "sentencepiece", ["a", "b"], [1, 2]),  # two spaces
         ("a@@ b", "none", ["a@@", "b"], [1, 1]),
         ("", "subword-nmt", [], []),
