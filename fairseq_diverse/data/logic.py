@@ -7,11 +7,12 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write, read_lines, refuse_foreign, write_text
+from fairseq_diverse.support.files import atomic_write, read_lines, refuse_foreign
 
 VARIABLES = ("a", "b", "c", "d", "e", "f")
 OPERATORS = ("not", "and", "or")
@@ -115,17 +116,19 @@ def write_corpus(
     mix = {}
     lengths = range(MOST_OPERATORS + 1)
     refuse_foreign(out, [f"{name}{count}" for name in ("train", "test") for count in lengths], RECORD)
-    write_text(out / RECORD, json.dumps({"pairs": pairs, "seed": seed, "balance": balance}))
-    for count in lengths:
-        rng = random.Random(f"{seed} {count}")
-        drawn = _draw(count, pairs, balance, rng)
-        rng.shuffle(drawn)
-        split = max(1, round(len(drawn) * TEST_SHARE))
-        for name, part in (("test", drawn[:split]), ("train", drawn[split:])):
-            with atomic_write(out / f"{name}{count}") as file:
+    with ExitStack() as stack:  # all files are renamed into place at the end
+        for count in lengths:
+            rng = random.Random(f"{seed} {count}")
+            drawn = _draw(count, pairs, balance, rng)
+            rng.shuffle(drawn)
+            split = max(1, round(len(drawn) * TEST_SHARE))
+            for name, part in (("test", drawn[:split]), ("train", drawn[split:])):
+                file = stack.enter_context(atomic_write(out / f"{name}{count}"))
                 file.writelines(f"{p.relation}\t{' '.join(p.left)}\t{' '.join(p.right)}\n" for p in part)
-        mix[count] = Counter(pair.relation for pair in drawn)
-        done()
+            mix[count] = Counter(pair.relation for pair in drawn)
+            done()
+        record = {"pairs": pairs, "seed": seed, "balance": balance}
+        json.dump(record, stack.enter_context(atomic_write(out / RECORD)))
     return mix
 
 

@@ -89,6 +89,14 @@ def test_files_of_another_program_are_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["test3"]
 
 
+def test_an_interrupted_command_changes_no_file(tmp_path):
+    logic.write_corpus(tmp_path, 20)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ZeroDivisionError):
+        logic.write_corpus(tmp_path, 30, done=lambda: 1 / 0)
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
