@@ -93,6 +93,8 @@ def main(args: argparse.Namespace) -> None:
     for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
         whole, out = out, shard_path(out, *shard) if shard else out
+        if folders := [path for path in (out, whole) if path.is_dir()]:
+            raise ValueError(f"--out {folders[0]}: a folder; name a file")
         existing = [path for path in (out, *[whole] * args.join) if path.exists()]
         for path in existing:
             refuse_other(path, text, how)

@@ -50,6 +50,9 @@ def main(args: argparse.Namespace) -> None:
     for name, least in (("examples", 1), ("samples", 2), ("max_tokens", 1)):
         if (value := getattr(args, name)) is not None and value < least:
             raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+    for name in ("out", "save", "html"):
+        if (path := getattr(args, name)) and path.is_dir():
+            raise UserError(f"--{name} {path}: a folder; name a file")
     import torch
 
     from fairseq_diverse.analysis.rationales import explain, measured, probabilities

@@ -264,6 +264,7 @@ FLAGS = {
     "--shard 1/2 --slurm": "--shard 1/2: with --slurm give --shards N",
     "--shard 3/2": "--shard 3/2: I/N with 1 <= I <= N",
     "--out all.{split}": "--input and --out: {split} must be in both or in neither",
+    "--out .": "--out .: a folder; name a file",
     "--parser benepar": "--parser benepar: makes no dependency trees; take spacy",
     "--language fi": "--language fi: no default model of spacy",
     "--workers 0": "--workers 0: at least 1 is needed",

@@ -452,6 +452,9 @@ def test_the_command(data, checkpoint, tmp_path, capsys, error_of, monkeypatch):
     capsys.readouterr()
     assert main([*asked, "--samples", "1"]) == 2 and "--samples 1: must be at least 2" in capsys.readouterr().err
     assert "prepare it with `fairseq-diverse prepare eraser-NAME`" in error_of(*asked, "--data", data.parent)
+    monkeypatch.setattr("fairseq_diverse.models.loading.load_models", None)  # refused before anything is loaded
+    for flag in ("--out", "--save", "--html"):
+        assert error_of(*asked, flag, tmp_path).endswith(f"{flag} {tmp_path}: a folder; name a file\n")
 
 
 def test_the_real_files_are_read():
