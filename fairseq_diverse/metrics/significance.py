@@ -76,7 +76,9 @@ def _draws(sentences: int, resamples: int) -> list[np.ndarray]:
     return chunks
 
 
-def randomization_p_value(baseline: np.ndarray, system: np.ndarray, combine: Combine, trials: int = TRIALS) -> float:
+def randomization_p_value(
+    baseline: np.ndarray, system: np.ndarray, combine: Combine, trials: int = TRIALS, seed: int = SEED
+) -> float:
     """Two-sided p-value of a difference by approximate randomization: each trial swaps sentences at random.
 
         p = (1 + #{t : |d_t| >= |delta|}) / (trials + 1),    d_t the difference after trial t's swaps
@@ -88,7 +90,7 @@ def randomization_p_value(baseline: np.ndarray, system: np.ndarray, combine: Com
         baseline, system: (sentences, n) counts of the same sentences.
         combine: computes a score from the sums of the counts.
     """
-    swaps = np.random.default_rng(SEED).integers(2, size=(trials, len(system)), dtype=bool)
+    swaps = np.random.default_rng(seed).integers(2, size=(trials, len(system)), dtype=bool)
     moved = np.array([(baseline - system)[swap].sum(0) for swap in swaps])
     totals = baseline.sum(0), system.sum(0)
     delta = abs(combine(totals[1]) - combine(totals[0])) - 1e-9

@@ -112,6 +112,7 @@ def test_lowercased_of_an_incomplete_record(data):
 def test_binarize_syntax_checks_the_record(record, flags, words, data, error_of):
     (data / FILE).write_text(json.dumps(RECORD | record))
     (data / "x.conllu.json").write_text("[]")
+    (data / "x.conllu").touch()
     common = ["binarize-syntax", "--data", str(data), "--dependency", str(data / "x.conllu"), "--splits", "test"]
     assert words in error_of(*common, *flags)
 
