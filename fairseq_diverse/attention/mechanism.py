@@ -156,6 +156,7 @@ class Mechanism(nn.Module):
     refuses: ClassVar[Mapping[str, str]] = {}  # mechanism -> reason; "*": all but ``works_with``
     works_with: ClassVar[tuple[str, ...]] = ()
     gates: ClassVar[tuple[str, ...]] = ()  # mechanisms that act only on the heads of ``select``
+    from_last: ClassVar[bool] = False  # whether queries are the last ones of the keys, by which it counts distances
     has_maps: ClassVar[bool] = True  # whether ``attention`` can return one map per head
     neutral: ClassVar[Mapping[str, Any] | None] = None  # flags with which it changes nothing, if there are any
     neutral_zeros: ClassVar[tuple[str, ...]] = ()  # parameters to set to 0 for ``neutral``

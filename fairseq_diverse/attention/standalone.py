@@ -176,7 +176,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
         for mechanism in (module for module in self.children() if isinstance(module, Mechanism)):
-            if "cross" not in mechanism.components and key.size(1) < query.size(1):
+            if mechanism.from_last and key.size(1) < query.size(1):
                 sizes = f"{query.size(1)} queries, {key.size(1)} keys"
                 raise UserError(f"{sizes}: {mechanism.name} takes queries as the last of the keys; give as many keys")
             if mechanism.of_first and not [*mechanism.parameters()] and mechanism.name not in (previous or {}):

@@ -46,6 +46,9 @@ class DiverseRobertaEncoder(RobertaEncoder):
     def layers(self) -> nn.ModuleList:
         return self.sentence_encoder.layers
 
+    def max_positions(self) -> int:
+        return min(super().max_positions(), self.plan.longest("encoder"))
+
     def build_encoder(self, args: Namespace, dictionary: Any, embed_tokens: nn.Embedding) -> DiverseEncoder:
         encoder = self.layers_class(TransformerConfig.from_namespace(args), dictionary, embed_tokens)
         with _mechanisms_keep_their_values(encoder):

@@ -30,6 +30,7 @@ TREES = "trees"  # that data-prep/add-trees.sh makes in a data set
 OURS = re.compile(
     r"text|trees|label|input\d|preprocess\.(json|log)|dict\.(.+\.)?txt|(train|valid|test)\d*\.(.+\.)?(bin|idx)"
     r"|(train|valid|test)\d*\..+\.(syntax\.json|conllu)|\..+\.(part|tmp|old)"
+    r"|\.DS_Store|\._.+|\.nfs.+"  # of systems
 )
 CEILING, CHECKED = 99.0, 1000  # BLEU of detokenized references below which a warning says so; lines of valid
 Say = Callable[[str], None]

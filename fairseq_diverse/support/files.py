@@ -113,7 +113,7 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copy2(source, target)
+        copy_file(Path(source), Path(target))
 
 
 def remove(path: Path) -> None:

@@ -309,7 +309,7 @@ def test_a_data_set_with_raw_or_other_files_in_it_is_not_replaced(tmp_path, prep
     said = "out: has checkpoints, notes.md, which --overwrite would delete; move it elsewhere"
     assert prepare("--overwrite", escape=True, fails=2).endswith(said)
     shutil.rmtree(out / "checkpoints")
-    (out / "notes.md").unlink()
+    (out / "notes.md").replace(out / ".DS_Store")  # as systems make them
     (mine := out / ".train.en-de.en.syntax.part").mkdir()  # what a killed binarize-syntax leaves
     for name in ("train.en-de.en.syntax.bin", "test1.en-de.en.syntax.json", "valid.en-de.en.conllu", "dict.txt"):
         (out / name).touch()

@@ -138,6 +138,7 @@ def test_a_sentence_longer_than_the_positions_of_a_synthesizer():
     flags = {"synthesizer": "dense-mixed", "synthesizer_positions": 10}
     for side, limits in (("encoder", (10, 64)), ("decoder:2", (64, 10))):
         assert build_model({**flags, "synthesizer_on": side}).max_positions() == limits  # training and decoding obey
+    assert build_model({**flags, "synthesizer_on": "encoder"}, "diverse_roberta").max_positions() == 10
 
 
 def test_logits_are_added_from_layer_to_layer():

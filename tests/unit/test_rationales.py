@@ -481,11 +481,11 @@ generate: {samples: 9, examples: 4}
 """
 
 
-@pytest.mark.integration
 def test_points_of_grids_are_chosen_by_the_validation_loss():
     assert KINDS["rationales"].loss({"valid_nll": {"last": 0.5}, "data": "eraser-movies", "macro_f1": 0.9}) == 0.5
 
 
+@pytest.mark.integration
 def test_a_table_of_rationales(data, tmp_path, output_of, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
     (tmp_path / "size.yaml").write_text(SIZE)

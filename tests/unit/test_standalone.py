@@ -344,6 +344,8 @@ def test_calls_that_cannot_be_right_are_refused():
     for name in ("rotary", "alibi", "relative", "position-bias"):
         distances = StandaloneAttention(C, H, mechanisms={name: {}})
         refused(rf"^{T} queries, {T - 1} keys: {name} takes queries as the last", distances, x, x[:, 1:], x[:, 1:])
+    localness = StandaloneAttention(C, H, mechanisms={"localness": {}})
+    assert localness(x, x[:, 1:], x[:, 1:])[0].shape == x.shape  # which reads no positions of queries
     second = StandaloneAttention(C, H, mechanisms={"position-bias": {}}, layer=2)
     refused("^position-bias: only the first layer has its parameters; give the carry of the layer", second, x, x, x)
     assert second.attend(x, x, x, previous=distances.attend(x, x, x).carry).value.shape == x.shape

@@ -25,6 +25,7 @@ class Alibi(Mechanism):
         on: str = placement("", "placement of ALiBi; empty = off")
 
     components = ("encoder", "decoder")
+    from_last = True
     examples = ({"alibi_on": "{on}"},)
 
     def __init__(self, settings: Settings, where: AttentionShape) -> None:

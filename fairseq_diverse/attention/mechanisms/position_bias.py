@@ -41,6 +41,7 @@ class PositionBias(Mechanism):
                 )
 
     components = ("encoder", "decoder")
+    from_last = True
     neutral = {"position_bias_on": "{on}"}
     neutral_zeros = of_first = ("table",)
     examples = ({"position_bias_on": "{on}", "position_bias_buckets": 8, "position_bias_distance": 12},)

@@ -29,6 +29,7 @@ class RelativePositions(Mechanism):
                 raise UserError(f"--relative-limit {self.limit}: must be at least 1")
 
     components = ("encoder", "decoder")
+    from_last = True
     neutral = {"relative_on": "{on}"}
     neutral_zeros = ("keys", "values")
     examples = ({"relative_on": "{on}", "relative_limit": 3},)

@@ -22,6 +22,7 @@ class RotaryPositions(Mechanism):
         on: str = placement("", "placement of rotary positions; empty = off")
 
     components = ("encoder", "decoder")
+    from_last = True
     refuses = dict.fromkeys(
         ("relative", "localness"), "it reads queries, which rotary positions make depend on where a sentence begins"
     )

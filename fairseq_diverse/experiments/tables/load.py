@@ -190,7 +190,7 @@ def _refuse_wrong(row: Row, keys: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{where}: average: by: {by}: rows of kind {kind.name} have {', '.join(kind.losses)} only")
     limited = {"metrics": row.metrics, "tests": row.tests, "heads": row.heads, "split": row.split != "test"}
     limited["pretrained"] = "pretrained" in keys
-    limited["generate"] = "generate" in keys and not kind.generates
+    limited["generate"] = bool(keys.get("generate")) and not kind.generates
     if row.split not in ("test", "valid"):
         raise ValueError(f"{where}: split: {shown(row.split)}: test or valid expected")
     if len(set(row.tests)) < len(row.tests):
