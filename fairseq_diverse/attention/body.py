@@ -107,7 +107,12 @@ class StagedBody:
 
     def mechanism(self, name: str) -> Any:
         """The module of a mechanism; None if it is off."""
-        return next((m for m in self.children() if isinstance(m, Mechanism) and m.name == name), None)
+        return next((mechanism for mechanism in self.mechanisms if mechanism.name == name), None)
+
+    @property
+    def mechanisms(self) -> list[Mechanism]:
+        """The modules of all mechanisms."""
+        return [module for module in self.children() if isinstance(module, Mechanism)]
 
     @property
     def has_maps(self) -> bool:

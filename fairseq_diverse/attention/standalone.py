@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_diverse.attention.body import AttentionOutput, StagedBody, build_mechanisms
 from fairseq_diverse.attention.functional.masking import attend_somewhere
-from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
+from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
@@ -175,7 +175,7 @@ class StandaloneAttention(StagedBody, nn.Module):
             raise UserError(f"{sizes}: give as many sentences and positions of both")
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
-        for mechanism in (module for module in self.children() if isinstance(module, Mechanism)):
+        for mechanism in self.mechanisms:
             if mechanism.from_last and key.size(1) < query.size(1):
                 sizes = f"{query.size(1)} queries, {key.size(1)} keys"
                 raise UserError(f"{sizes}: {mechanism.name} takes queries as the last of the keys; give as many keys")

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from fairseq_diverse import __version__, register
+from fairseq_diverse.support.files import refuse_folder
 
 EXAMPLE = """fairseq-diverse export --to safetensors --out shared/my-model runs/DATA-SIZE-ROW/seed1
   fairseq-diverse export --to fairseq --out plain.pt average.pt"""
@@ -40,8 +41,7 @@ def main(args: argparse.Namespace) -> None:
     if args.to == "fairseq":
         if args.data:
             raise ValueError(f"--data {args.data}: goes with --to safetensors")
-        if args.out.is_dir():
-            raise ValueError(f"--out {args.out}: a folder; name a file")
+        refuse_folder(args.out, "--out")
     if args.out.resolve() == checkpoint.resolve():
         raise ValueError(f"--out {args.out}: is the checkpoint; name another file")
     register()

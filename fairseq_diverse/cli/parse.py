@@ -17,7 +17,7 @@ import msgspec
 
 from fairseq_diverse.cli import first_lines
 from fairseq_diverse.support import slurm
-from fairseq_diverse.support.files import atomic_write, sha256_of
+from fairseq_diverse.support.files import atomic_write, refuse_folder, sha256_of
 from fairseq_diverse.support.languages import base_language
 from fairseq_diverse.support.paths import runs_dir
 from fairseq_diverse.support.processes import Busy, cores, gpu_names
@@ -93,8 +93,8 @@ def main(args: argparse.Namespace) -> None:
     for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
         whole, out = out, shard_path(out, *shard) if shard else out
-        if folders := [path for path in (out, whole) if path.is_dir()]:
-            raise ValueError(f"--out {folders[0]}: a folder; name a file")
+        for path in (out, whole):
+            refuse_folder(path, "--out")
         existing = [path for path in (out, *[whole] * args.join) if path.exists()]
         for path in existing:
             refuse_other(path, text, how)

@@ -21,7 +21,7 @@ from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.raw import file_hash
 from fairseq_diverse.reports.rationales import page
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import write_text
+from fairseq_diverse.support.files import refuse_folder, write_text
 from fairseq_diverse.support.processes import locked
 
 EXAMPLE = "fairseq-diverse rationales --checkpoint best.pt --data data/eraser-movies --out found.jsonl --html page.html"
@@ -51,8 +51,8 @@ def main(args: argparse.Namespace) -> None:
         if (value := getattr(args, name)) is not None and value < least:
             raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
     for name in ("out", "save", "html"):
-        if (path := getattr(args, name)) and path.is_dir():
-            raise UserError(f"--{name} {path}: a folder; name a file")
+        if path := getattr(args, name):
+            refuse_folder(path, f"--{name}")
     import torch
 
     from fairseq_diverse.analysis.rationales import explain, measured, probabilities

@@ -59,6 +59,11 @@ class Row:
         return int(self.train["max-update"])
 
     @property
+    def named_in_generate(self) -> list[str]:
+        """The flags of its table's `generate`, also one with a list of length penalties."""
+        return [*self.generate, *["lenpen"] * bool(self.lenpen)]
+
+    @property
     def ends_early(self) -> list[str]:
         """The flags by which training may end before ``max-update``."""
         return [flag for flag in EARLY if flag in self.train]

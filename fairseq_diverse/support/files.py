@@ -133,6 +133,12 @@ def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
         raise ValueError(f"{directory / existing[0]}: exists, and another program wrote it; give another --out")
 
 
+def refuse_folder(path: Path, flag: str) -> None:
+    """Check where a file is to be written. Raises UserError: it is a folder; names the flag."""
+    if path.is_dir():
+        raise UserError(f"{flag} {path}: a folder; name a file")
+
+
 def refuse_pipe(path: str | Path) -> None:
     """Check a file that is read more than once. Raises UserError: it cannot be read, or is a pipe or a device."""
     try:

@@ -75,7 +75,7 @@ class Images(Kind):
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         where = f"row {row.name}"
-        refuse_unknown([*row.generate, *["lenpen"] * bool(row.lenpen)], ("map-layers",), f"{where}: generate")
+        refuse_unknown(row.named_in_generate, ("map-layers",), f"{where}: generate")
         if row.average:
             raise ValueError(f"{where}: average: networks for pictures leave one checkpoint, so there is no average")
         arch = str(row.train["arch"])

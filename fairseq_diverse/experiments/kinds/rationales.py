@@ -65,7 +65,7 @@ class Rationales(Kind):
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         where = f"row {row.name}"
-        refuse_unknown([*row.generate, *["lenpen"] * bool(row.lenpen)], EXPLAINED, f"{where}: generate")
+        refuse_unknown(row.named_in_generate, EXPLAINED, f"{where}: generate")
         for flag, value in row.generate.items():
             if not str(value).isdecimal() or int(value) < 2:
                 raise ValueError(f"{where}: generate: {flag}: {value}: a whole number above 1 expected")
