@@ -71,6 +71,12 @@ def test_agreement_is_one_for_equal_heads_and_zero_vectors_have_zero_gradient(fu
     assert torch.equal(tiny.grad, torch.zeros_like(tiny))
 
 
+@pytest.mark.parametrize("function", [subspace_agreement, output_agreement])
+def test_short_vectors_agree_like_long_ones(function):
+    vectors = torch.randn(B, H, T, D)
+    torch.testing.assert_close(function(1e-6 * vectors, VALID), function(vectors, VALID))
+
+
 @pytest.mark.parametrize("function", ALL)
 def test_padding_has_no_influence_and_no_gradient(function):
     inputs = torch.rand(B, H, T, D)
