@@ -91,7 +91,7 @@ def test_logits_beyond_half_types_stay_finite_under_autocast(component, dtype):
     with torch.autocast("cpu", dtype):
         assert evolve_logits(logits, None, weight, bias, component, 0.5, 0.5, cells).equal(expected)
     small = torch.randn(B, H, T, S)
-    for pair in ((small.to(dtype), small), (small, small.to(dtype))):
+    for pair in ((small.to(dtype), small), (small, small.to(dtype)), (small.to(dtype), logits)):
         assert evolve_logits(*pair, weight, bias, component, 0.5, 0.5, cells).isfinite().all()
 
 
