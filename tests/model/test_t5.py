@@ -206,6 +206,12 @@ def test_heads_of_another_width_start_mechanisms_that_change_projections(flags):
     assert torch.equal(model.encoder.layers[0].self_attn.v_proj.weight, plain.encoder.layers[0].self_attn.v_proj.weight)
 
 
+def test_temperatures_start_with_the_factor_of_the_queries():
+    for arch, start in (("diverse_t5", 1), ("diverse_transformer", 6**-0.5)):
+        model = build_model({"arch": arch, "qk_norm_on": "encoder"})
+        assert model.encoder.layers[0].self_attn.qk_norm.temperature.tolist() == pytest.approx([start] * 4)
+
+
 def test_a_new_process_loads_them_all():
     systems = [{"arch": "diverse_t5", **SYSTEMS[name]} for name in SYSTEMS if name != "whole"]
     assert max(properties.reload(systems)) <= 1e-5
