@@ -9,6 +9,7 @@ from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.mechanisms import interacting
 from fairseq_diverse.attention.request import TERMS, AttentionRequest, Measurement
 from fairseq_diverse.models.attention import StagedAttention
+from fairseq_diverse.testing.comparing import attending
 from tests.cases import CASES, batch, build_model
 
 EVERYWHERE = "encoder,decoder,cross"
@@ -21,6 +22,15 @@ def test_the_rows_of_maps_sum_to_1(name, flags):
     _, extra = model(**batch(), attention_request=AttentionRequest(weights=EVERYWHERE))
     for weights in extra["maps"].values():
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+
+
+@pytest.mark.parametrize(("name", "flags"), CASES)
+def test_maps_are_those_before_dropout(name, flags):
+    attention, attend = attending({**flags, "attention_dropout": 0.5})
+    x = torch.randn(5, 2, 24)
+    training = attend(x, measurement=Measurement(weights=True)).weights
+    attention.eval()
+    torch.testing.assert_close(training, attend(x, measurement=Measurement(weights=True)).weights)
 
 
 @pytest.mark.parametrize("terms", [("output",), ("subspace",), ("position",), TERMS])
