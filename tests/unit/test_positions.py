@@ -15,6 +15,7 @@ from fairseq_diverse.attention.functional import (
     random_logits,
     rotate,
 )
+from fairseq_diverse.attention.functional.rotary import rotation
 from tests.cases import build_model
 from tests.reference import positions as reference
 from tests.refusals import refused
@@ -40,6 +41,12 @@ def test_rotated_queries_and_keys_equal_the_loop(width):
     both, other = rotate(torch.cat([q, q], -1), torch.cat([k, k], -1), maps=2)  # as differential attention has them
     torch.testing.assert_close((both, other), (torch.cat([turned_q] * 2, -1), torch.cat([turned_k] * 2, -1)))
     assert torch.autograd.gradcheck(rotate, (q.requires_grad_(), k.requires_grad_()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_angles_of_half_types_are_rounded_once(dtype):
+    k = torch.ones(1, 1, 3000, D)
+    assert rotation(k.to(dtype)).equal(rotation(k).to(dtype))
 
 
 def test_only_distances_matter():
