@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from fairseq_diverse.attention.registry import MECHANISMS
+from fairseq_diverse.testing.models import at, examples
 from fairseq_diverse.testing.properties import trained_model
 from tests.cases import CASES, batch, build_model
 from tests.refusals import refusal
@@ -110,6 +112,15 @@ def test_capsules_are_checked_against_the_width_of_their_attention():
     flags = {"routing": "em", "routing_on": "decoder", "routing_capsules": 32, "share_all_embeddings": False}
     model = build_model({**flags, "decoder_embed_dim": 32, "decoder_output_dim": 32})
     assert model.decoder.layers[0].self_attn.aggregate
+
+
+@pytest.mark.parametrize("name", [name for name, mechanism in MECHANISMS.items() if mechanism.of_first])
+def test_the_lowest_layer_of_a_placement_has_what_the_others_share(name):
+    mechanism = MECHANISMS[name]
+    keys = [*build_model(at(examples(name)[0], "decoder:2+3")).state_dict()]
+    for parameter in mechanism.of_first:
+        end = f".{mechanism.key}.{parameter}"
+        assert [key for key in keys if key.endswith(end)] == [f"decoder.layers.1.self_attn{end}"]
 
 
 @pytest.mark.parametrize(("given", "missing"), [("encoder", "decoder"), ("decoder", "encoder")])
