@@ -51,9 +51,9 @@ PLACES["roberta"] = {**PLACES["encoder"], "arch": "diverse_roberta"}
 
 
 def test_each_reads_what_it_carries_itself():
-    """In the third layer, over a second one that has only evolving attention; compared with loops."""
-    flags = {"encoder_layers": 3, "evolving_on": "encoder", "evolving_carry": 0.3, "evolving_conv": "0.4"}
-    model = properties.trained_model({**flags, "value_residual_on": "encoder:1+3"}).double().eval()
+    """In layers over a second one that has only evolving attention; compared with loops."""
+    flags = {"encoder_layers": 4, "evolving_on": "encoder", "evolving_carry": 0.3, "evolving_conv": "0.4"}
+    model = properties.trained_model({**flags, "value_residual_on": "encoder:1+3-4"}).double().eval()
     seen = {}
     for name, module in model.encoder.named_modules():
         if name.endswith(("q_proj", "k_proj", "v_proj")):
