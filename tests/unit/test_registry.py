@@ -641,7 +641,6 @@ def test_project_changes_the_width_of_values():
     ("cls", "flags", "said"),
     [
         (mechanism(key="k_proj"), {}, "'own': its key 'k_proj' is taken by the attention"),
-        (mechanism(), {"differential_on": "encoder"}, "skips the stage"),
         (mechanism(), {"interacting": "sum", "interacting_on": "encoder"}, "not defined for pairs"),
         (mechanism(components=("cross",)), {}, "--own-on 'encoder': own is defined on cross only"),
         (SharesKeys, {"own": 3}, "encoder:1 has own: 3 heads of keys and values do not divide 4 heads"),
@@ -654,6 +653,13 @@ def test_project_changes_the_width_of_values():
 def test_a_model_that_cannot_be_is_refused(cls, flags, said):
     register_mechanism("own")(cls)
     refused(said, build_model, {"own_on": "encoder", **flags})
+
+
+@pytest.mark.parametrize("stage", ["select", "bias", "logits", "normalize", "weights", "output_bias", "attention"])
+def test_a_stage_that_another_mechanism_would_skip_is_refused(stage):
+    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, stage: lambda self, *given: None}))
+    said = f"encoder:1 has differential and own: differential skips the stage {stage} of own"
+    refused(said, build_model, {"own_on": "encoder", "differential_on": "encoder"})
 
 
 @dataclass(frozen=True)
