@@ -16,6 +16,8 @@ from fairseq_diverse.attention.functional import (
     rotate,
 )
 from fairseq_diverse.attention.functional.rotary import rotation
+from fairseq_diverse.attention.mechanisms.position_bias import PositionBias
+from fairseq_diverse.attention.settings import AttentionShape
 from tests.cases import build_model
 from tests.reference import positions as reference
 from tests.refusals import refused
@@ -137,6 +139,11 @@ def test_weights_of_a_synthesizer(kind):
     output = attention.attend(x, x, x, None, need_weights=True)
     made = made + position_bias(bias.table, bias.starts, S, S, True)  # whole, also where the logits are an average
     torch.testing.assert_close(output.weights, made.softmax(-1).expand(B, H, S, S))
+
+
+def test_the_table_of_position_biases_starts_as_in_the_authors_code():
+    shape, settings = AttentionShape.of("encoder", 1, 512, 8), PositionBias.Settings("encoder", 1024, 1000)
+    assert PositionBias(settings, shape).table.std().item() == pytest.approx(512**-0.5, rel=0.05)
 
 
 def test_a_sentence_longer_than_the_positions_of_a_synthesizer():
