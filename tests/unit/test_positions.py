@@ -149,7 +149,7 @@ def test_the_table_of_position_biases_starts_as_in_the_authors_code():
 def test_a_sentence_longer_than_the_positions_of_a_synthesizer():
     attention = StandaloneAttention(C * H, H, mechanisms={"synthesizer": {"kind": "dense", "positions": S}}).double()
     refused("--synthesizer-positions 6: a sentence has 7", attention.attend, *3 * [drawn(B, S + 1, C * H)], None)
-    flags = {"synthesizer": "dense-mixed", "synthesizer_positions": 10}
+    flags = {"synthesizer": "dense-mixed", "synthesizer_positions": 10, "gated": "head"}
     for side, limits in (("encoder", (10, 64)), ("decoder:2", (64, 10))):
         assert build_model({**flags, "synthesizer_on": side}).max_positions() == limits  # training and decoding obey
     assert build_model({**flags, "synthesizer_on": "encoder"}, "diverse_roberta").max_positions() == 10
