@@ -240,6 +240,12 @@ def test_joined_requests_get_what_either_asks_for():
     for joined in ((without, inside), (inside, without)):
         _, extra = model(**batch(), attention_request=joined)
         assert set(extra["inside"]) == {("cross", layer) for layer in (1, 2, 3)} and extra["attn"][0] is not None
+    weighted = AttentionRequest(("output",), "encoder,cross", shares={"encoder": 1, "cross": 3})
+    alone, first, second = (
+        model(**batch(), attention_request=requests)[1]["agreement"]
+        for requests in (weighted, (weighted, inside), (inside, weighted))
+    )
+    assert alone.equal(first) and alone.equal(second)
     _, extra = model(**batch(), attention_request=(without, without))
     assert not extra["inside"] and extra["attn"][0] is None
 
