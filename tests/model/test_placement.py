@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fairseq_diverse.attention.registry import MECHANISMS
+from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.testing.models import at, examples
 from fairseq_diverse.testing.properties import trained_model
 from tests.cases import CASES, batch, build_model
@@ -127,6 +128,13 @@ def test_the_lowest_layer_of_a_placement_has_what_the_others_share(name):
 def test_layers_to_keep_of_one_side_are_refused(given, missing):
     said = f"--model-overrides: without {missing}_layers_to_keep, fairseq drops all layers there; give it, too"
     assert said in refusal(build_model, {f"{given}_layers_to_keep": "0"})
+
+
+@pytest.mark.parametrize("name", [name for name, mechanism in MECHANISMS.items() if "encoder" in mechanism.components])
+def test_a_mechanism_without_a_kept_layer_is_off(name):
+    keep = {"encoder_layers_to_keep": "1", "decoder_layers_to_keep": "0,1,2"}
+    model = build_model({**at(examples(name)[0], "encoder:1"), **keep})
+    assert all(module.is_plain for module in model.modules() if isinstance(module, StagedAttention))
 
 
 KEPT = {"encoder": (1, 2), "decoder": (0, 2)}
