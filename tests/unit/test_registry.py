@@ -30,6 +30,7 @@ from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.mechanisms.value_residual import ValueResidual
 from fairseq_diverse.attention.registry import add_flags, read_settings
 from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.attention.warm_start import only_trained
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.runs import check
 from fairseq_diverse.host.programs import architectures, fill_architecture
@@ -899,6 +900,19 @@ def test_without_stages_it_is_fairseqs_attention():
     model = build_model({"own_on": "encoder"})
     assert all(layer.self_attn.is_plain for layer in model.encoder.layers)
     assert torch.equal(model.eval()(**batch())[0], build_model().eval()(**batch())[0])
+
+
+def test_a_mechanism_with_constants_alone_needs_no_training():
+    class Own(mechanism()):
+        def __init__(self, settings, where):
+            super().__init__(settings, where)
+            self.register_buffer("constant", torch.ones(3))
+
+    register_mechanism("own")(Own)
+    model = build_model({"own_on": "encoder"})
+    with only_trained():
+        model.load_state_dict(build_model().state_dict())
+    assert model.encoder.layers[0].self_attn.own.constant.eq(1).all()
 
 
 def test_a_constant_that_checkpoints_cannot_have_is_named():
