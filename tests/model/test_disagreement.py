@@ -127,6 +127,16 @@ def test_each_component_may_have_a_weight():
     torch.testing.assert_close(none, plain)
 
 
+def test_weights_are_those_of_the_components_that_ran():
+    model = build_model({"decoder_layerdrop": 1.0})
+    weighted = AttentionRequest(("output",), "encoder,cross", shares={"encoder": 1, "cross": 3})
+    got, expected = (
+        model(**batch(), attention_request=request)[1]["agreement"]
+        for request in (weighted, AttentionRequest(("output",), "encoder"))
+    )
+    torch.testing.assert_close(got, expected)
+
+
 def test_losses_of_single_tokens_are_the_likelihood_alone():
     model = build_model().eval()
     plain, *_ = criterion(disagreement_weight=0.0)(model, sample(), reduce=False)
