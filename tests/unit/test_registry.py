@@ -543,6 +543,12 @@ def test_losses_of_several_mechanisms_are_summed():
     torch.testing.assert_close(losses[0], losses[1] + losses[2])
 
 
+def test_redundant_heads_are_those_of_the_encoder():
+    """By layer, so that those that a mechanism selects in the decoder do not replace them."""
+    own(select=lambda self, logits, context: context.q[:, :, 0, 0] > 0)
+    assert set(build_model({"own_on": "encoder:2,decoder"})(**batch())[1]["redundant"]) == {2}
+
+
 class DoublesQueries(Mechanism):
     """Queries times 2, keys without their first channel, values negated."""
 
