@@ -37,12 +37,14 @@ def test_same_keys_parameters_and_outputs(flags):
 
 @pytest.mark.parametrize("alignment", [{"alignment_layer": 0}, {"alignment_layer": 1, "alignment_heads": 1}], ids=str)
 def test_the_alignment_is_of_the_layer_and_the_heads_that_are_asked_for(alignment):
-    theirs, ours = (model.eval() for model in pair({}))
-    expected, got, usual = (
-        model(**batch(parsed=False), **flags)[1]["attn"][0]
-        for model, flags in ((theirs, alignment), (ours, alignment), (ours, {}))
-    )
-    assert torch.equal(expected, got) and not torch.equal(got, usual)
+    """Also in training with a criterion that reads no map by itself."""
+    theirs, ours = pair({"criterion": "cross_entropy"})
+    for mode in (True, False):
+        expected, got = (
+            model.train(mode)(**batch(parsed=False), **alignment)[1]["attn"][0] for model in (theirs, ours)
+        )
+        assert torch.equal(expected, got)
+    assert not torch.equal(got, ours(**batch(parsed=False))[1]["attn"][0])
 
 
 def test_projections_that_a_mechanism_reshapes_keep_their_quantization_noise():
