@@ -206,6 +206,29 @@ def test_heads_of_another_width_start_mechanisms_that_change_projections(flags):
     assert torch.equal(model.encoder.layers[0].self_attn.v_proj.weight, plain.encoder.layers[0].self_attn.v_proj.weight)
 
 
+def test_matrices_start_as_in_the_authors_code():
+    sizes = {"encoder_embed_dim": 128, "encoder_ffn_embed_dim": 96, "decoder_ffn_embed_dim": 96, "head_width": 16}
+    system = {"arch": "diverse_t5", "t5_version": "1.1", "interacting": "concat", "interacting_on": "cross"}
+    model = build_model({**system, **sizes})
+    decoder = model.decoder.layers[0]
+    starts = {decoder.fc1: 128**-0.5, decoder.fc2: 96**-0.5, decoder.encoder_attn.out_proj: 4 * 256**-0.5}
+    for attention in (decoder.self_attn, decoder.encoder_attn, model.encoder.layers[0].self_attn):
+        starts |= {attention.q_proj: (128 * 16) ** -0.5, attention.k_proj: 128**-0.5, attention.v_proj: 128**-0.5}
+    starts |= {decoder.self_attn.out_proj: 64**-0.5, model.encoder.embed_tokens: 1, model.decoder.output_projection: 1}
+    for part, start in starts.items():
+        assert part.weight.std().item() == pytest.approx(start, rel=0.05)
+
+
+def test_both_stacks_end_with_dropout():
+    model = build_model({"arch": "diverse_t5", "dropout": 0.5})
+    kept = (
+        model.encoder(batch()["src_tokens"])["encoder_out"][0] != 0,
+        model.decoder.layer_norm(torch.ones(99, 24)) != 0,
+    )
+    for part in kept:
+        assert part.float().mean().item() == pytest.approx(0.5, abs=0.1)
+
+
 def test_temperatures_start_with_the_factor_of_the_queries():
     for arch, start in (("diverse_t5", 1), ("diverse_transformer", 6**-0.5)):
         model = build_model({"arch": arch, "qk_norm_on": "encoder"})
