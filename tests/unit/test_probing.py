@@ -217,7 +217,9 @@ def test_a_trained_encoder_reads_every_sentence_once(task, monkeypatch):
     found = [model(**batch)[0] for batch in batches]
     assert sum(read) == len({*sentences})
     for batch, logits in zip(batches, found, strict=True):
-        torch.testing.assert_close(logits, model(**batch, attention_request=AttentionRequest())[0])
+        measured, extra = model(**batch, attention_request=AttentionRequest(("output",), "encoder"))
+        torch.testing.assert_close(logits, measured)
+        assert extra["agreement"] > 0
     for change in (lambda: model.load_state_dict(model.state_dict()), model.double):
         change()
         read.clear()
@@ -242,6 +244,8 @@ def test_the_checkpoint_of_a_probe_is_complete(task):
     again.load_state_dict(state)
     states = (model.encoder.state_dict().values() for model in (again, trained))
     assert again.frozen and all(map(torch.equal, *states))
+    pruned = Namespace(**{**vars(args), "encoder_layers_to_keep": "0"})
+    refused("--encoder-layers-to-keep: the encoder is", ARCH_MODEL_REGISTRY[args.arch].build_model, pruned, task)
     task.pretrained = lambda: trained
     evolving = "li2021_probing", {"evolving_on": "encoder"}, "--evolving-on"
     for arch, flags, flag in (("li2021_probing_aggregation", {}, "--routing"), evolving):
