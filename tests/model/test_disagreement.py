@@ -406,3 +406,9 @@ def test_models_and_criterions_that_do_not_fit_are_refused_at_the_first_forward(
     made = Own.build_criterion(DisagreementConfig(), SimpleNamespace(target_dictionary=dictionary()))
     with pytest.raises(UserError, match="--criterion Own: this criterion does not call the model"):
         made(build_model(), sample())
+
+    def own(**net_input):
+        raise TypeError("of the model itself")
+
+    with pytest.raises(TypeError, match="of the model itself"):
+        criterion()(own, sample())
