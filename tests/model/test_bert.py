@@ -164,6 +164,12 @@ def test_the_input_equals_the_formula():
     assert segments(sample, words.eos()).tolist() == expected
 
 
+def test_layer_norms_have_berts_epsilon_but_not_those_of_mechanisms():
+    model = build_model({"routing": "em", "routing_on": "encoder"}, "diverse_bert")
+    norms = {name: part.eps for name, part in model.encoder.sentence_encoder.named_modules() if hasattr(part, "eps")}
+    assert norms and all(eps == (1e-5 if ".aggregate." in name else 1e-12) for name, eps in norms.items())
+
+
 def test_the_head_drops_out_the_pooled_state_alone():
     model = build_model({"pooler_dropout": 1.0}, "diverse_bert")
     model.register_classification_head("head", num_classes=2)
