@@ -22,7 +22,7 @@ from fairseq_diverse.reports.columns import cells_of
 from fairseq_diverse.reports.groups import draw_groups, group_columns, group_entries, group_notes
 from fairseq_diverse.reports.sentences import BY, TREES, group
 from fairseq_diverse.syntax.attachment import attachments, subordinate
-from fairseq_diverse.syntax.trees import read_conllu
+from fairseq_diverse.syntax.trees import Dependencies, read_conllu
 from fairseq_diverse.toy import english, german
 from fairseq_diverse.toy.abstract_syntax import Clause, Common, Duration, Gap, Relative, Year
 from fairseq_diverse.toy.derivation import Derivation
@@ -252,6 +252,13 @@ def test_attachment_in_universal_dependencies_and_in_spacys_labels(rows, expecte
     (tmp_path / "x").write_text("\n".join(lines))
     (tree,) = read_conllu(tmp_path / "x")
     assert attachments(tree) == expected and not subordinate(tree)
+
+
+@pytest.mark.parametrize("relation", ["ccomp", "advcl", "acl:relcl", "relcl", "xcomp", "acl"])
+def test_clauses_in_universal_dependencies_and_in_spacys_labels(relation):
+    assert subordinate(Dependencies(["he", "said"], [1, 1], (), (relation, "root"))) == (
+        relation not in ("xcomp", "acl")
+    )
 
 
 # -- runs and saved copies -------------------------------------------------------------------------------------------
