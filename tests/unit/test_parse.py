@@ -353,6 +353,13 @@ def test_columns_of_a_parser(name):
     assert [row.split("\t")[4] for row in rows.splitlines()] == tags
 
 
+def test_words_that_stanza_splits_are_not_parsed():
+    parser = parsers.Stanza.__new__(parsers.Stanza)
+    for kind in parsers.KINDS:
+        parser.kind, parser.nlp = kind, lambda _: SimpleNamespace(sentences=[SimpleNamespace(words=["can", "not"])])
+        assert parsers.parse_safely(parser, [["cannot"]]) == [(None, "ValueError: stanza split or joined words")]
+
+
 def test_subwords_stand_between_the_special_tokens_of_their_tokenizer(tmp_path):
     """For benepar with transformers 5; with 4, as the method of a BERT that is gone there."""
     from tokenizers import Tokenizer, models, processors
