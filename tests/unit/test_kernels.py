@@ -3,6 +3,7 @@
 import functools
 import logging
 import math
+import multiprocessing
 import os
 import platform
 import signal
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -221,3 +223,15 @@ def test_non_finite_numbers_are_where_torch_has_them(name, number):
             assert torch.equal(ours.isfinite(), expected.isfinite()), place
         if math.isnan(number):
             assert not all(x.isfinite().all() for x in results[0])
+
+
+def test_a_forked_process_has_its_own_threads(monkeypatch):
+    monkeypatch.setattr(cpu, "share", lambda items: 2)
+    together = threading.Barrier(2)  # both threads start
+    assert cpu.in_threads(4, lambda *given: together.wait() * 0)
+    time.sleep(0.5)  # both are idle
+    forked = multiprocessing.get_context("fork").Process(target=cpu.in_threads, args=(4, lambda *given: 0))
+    forked.start()
+    forked.join(20)
+    forked.kill()
+    assert forked.exitcode == 0
