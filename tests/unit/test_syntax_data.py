@@ -18,6 +18,7 @@ from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
+from fairseq_diverse.syntax.makers import recorded_makers
 from tests.refusals import refused
 
 LINES = ["the l@@ ittle dog", "", "it runs", "&apos;s ( x@@ -@@ y )", "two roots"]
@@ -301,3 +302,11 @@ def test_batches_carry_the_trees_of_their_sentences(files, left):
         real = batch["net_input"]["src_tokens"][row] != words.pad()
         assert torch.equal(batch["net_input"]["source_trees"][row][real], trees[index])
         assert (batch["net_input"]["source_trees"][row][~real] == torch.tensor([-1, -1, 0, 0, 0])).all()
+
+
+def test_the_parsers_of_older_sets_are_in_the_record_of_their_data(tmp_path):
+    path = tmp_path / "train.en-de.en.syntax.json"
+    path.write_text(json.dumps({"kinds": ["dependency", "constituency"]}))
+    assert recorded_makers(path) == {"dependency": "", "constituency": ""}
+    (tmp_path / "preprocess.json").write_text(json.dumps({"parsers": {"dependency": {"parser": "stanza"}}}))
+    assert recorded_makers(path) == {"dependency": "stanza", "constituency": ""}
