@@ -883,6 +883,16 @@ def test_a_checkpoint_names_mechanisms_of_ones_own():
     refused("give its --user-dir; the one given registers renamed", build_model, {"own_mechanisms": "own"})
 
 
+def test_a_help_text_may_have_a_percent_sign():
+    @dataclass(frozen=True)
+    class Settings(MechanismSettings):
+        on: str = placement("", "placement, in % of the layers")
+
+    own(Settings)
+    add_flags(parser := argparse.ArgumentParser())
+    assert "in % of the layers" in " ".join(parser.format_help().split())
+
+
 def test_a_float_may_have_an_integer_as_default():
     @dataclass(frozen=True)
     class Rate(On):
