@@ -72,6 +72,22 @@ def test_receptive_field_of_a_cell(component, kernel, expected):
     assert seen == expected
 
 
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("shape", [(B, 1, T, 1), (1, 1, 1, S), (T, S), (B, 1, 1, 1)])
+def test_cells_may_be_broadcast(component, shape):
+    logits, weight, bias, cells = (
+        torch.randn(B, H, T, S),
+        torch.randn(H, H, 3, 3),
+        torch.randn(H),
+        torch.rand(shape) > 0.3,
+    )
+    got, expected = (
+        evolve_logits(logits, None, weight, bias, component, 0.5, 0.5, where)
+        for where in (cells, cells.expand(B, 1, T, S))
+    )
+    torch.testing.assert_close(got, expected)
+
+
 def test_no_convolution_and_no_carry_give_the_logits():
     (logits, previous), weight, bias, cells = case("encoder", 3)
     assert evolve_logits(logits, previous, None, None, "encoder", 0.0, 0.0, cells).equal(logits)
