@@ -11,6 +11,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from transformers import T5Config, T5ForConditionalGeneration
 
 from fairseq_diverse.analysis.size import count_parameters
+from fairseq_diverse.attention.functional import differential_ratio
+from fairseq_diverse.attention.request import Measurement
 from fairseq_diverse.host import programs
 from fairseq_diverse.host.data import numbered_words
 from fairseq_diverse.models import t5_names
@@ -217,6 +219,17 @@ def test_matrices_start_as_in_the_authors_code():
     starts |= {decoder.self_attn.out_proj: 64**-0.5, model.encoder.embed_tokens: 1, model.decoder.output_projection: 1}
     for part, start in starts.items():
         assert part.weight.std().item() == pytest.approx(start, rel=0.05)
+
+
+def test_differential_attention_has_no_scale_either():
+    model = build_model({"arch": "diverse_t5", "position_bias_on": "decoder", "differential_on": "encoder"})
+    attention, x = model.encoder.layers[0].self_attn, 10 * torch.randn(5, 2, 24)
+    q, k = (attention.split_heads(p(x), 4).chunk(2, -1) for p in (attention.q_proj, attention.k_proj))
+    added, subtracted = ((a @ b.transpose(-1, -2)).softmax(-1) for a, b in zip(q, k, strict=True))
+    its = attention.differential
+    ratio = differential_ratio((its.query_1, its.key_1), (its.query_2, its.key_2), its.initial_ratio)
+    weights = attention.attend(x, x, x, measurement=Measurement(weights=True)).weights
+    torch.testing.assert_close(weights, added - ratio * subtracted)
 
 
 def test_both_stacks_end_with_dropout():
