@@ -53,9 +53,11 @@ def test_equals_the_loop(kind, iterations, capsules, activation, head_width):
     torch.testing.assert_close(module.combine(x), expected, rtol=1e-8, atol=1e-8)
 
 
-def test_initial_values():
-    module = RoutedAggregation(RoutedAggregation.Settings("em"), AttentionShape.of("encoder", 1, 256, 4))
-    assert module.hidden.weight.var().item() == pytest.approx(2 / 256, rel=0.05)
+@pytest.mark.parametrize("head_width", [0, 128])
+def test_initial_values(head_width):
+    shape = AttentionShape.of("encoder", 1, 256, 4, head_width)
+    module = RoutedAggregation(RoutedAggregation.Settings("em"), shape)
+    assert module.hidden.weight.var().item() == pytest.approx(2 / (4 * head_width or 256), rel=0.05)
     assert module.votes.weight.var().item() == pytest.approx(1 / 256, rel=0.05)
     for zero in (module.hidden.bias, module.votes.bias, module.beta_a, module.beta_u):
         assert not zero.any()
