@@ -17,6 +17,7 @@ from fairseq_diverse.attention.functional import (
 )
 from fairseq_diverse.attention.functional.rotary import rotation
 from fairseq_diverse.attention.mechanisms.position_bias import PositionBias
+from fairseq_diverse.attention.mechanisms.synthesizer import Synthesizer
 from fairseq_diverse.attention.settings import AttentionShape
 from tests.cases import build_model
 from tests.reference import positions as reference
@@ -144,6 +145,17 @@ def test_weights_of_a_synthesizer(kind):
 def test_the_table_of_position_biases_starts_as_in_the_authors_code():
     shape, settings = AttentionShape.of("encoder", 1, 512, 8), PositionBias.Settings("encoder", 1024, 1000)
     assert PositionBias(settings, shape).table.std().item() == pytest.approx(512**-0.5, rel=0.05)
+
+
+def test_initial_values_of_a_synthesizer():
+    torch.manual_seed(0)
+    shape = AttentionShape.of("encoder", 1, 256, 4)
+    dense, random = (Synthesizer(Synthesizer.Settings(kind, positions=64), shape) for kind in ("dense-mixed", "random"))
+    for x in (dense.inner.weight, *dense.outer):
+        bound = (6 / sum(x.shape)) ** 0.5
+        assert 0.9 * bound < x.abs().max() <= bound
+    assert not any(x.any() for x in (dense.inner.bias, dense.outer_bias, dense.shares))
+    assert random.table.std().item() == pytest.approx(1, rel=0.05)
 
 
 def test_a_sentence_longer_than_the_positions_of_a_synthesizer():
