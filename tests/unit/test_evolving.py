@@ -125,6 +125,12 @@ def test_beta_zero_makes_no_convolution_in_that_component():
     assert not torch.allclose(model(**batch())[0], changed(**batch())[0])
 
 
+def test_convolutions_start_with_torchs_values():
+    conv = build_model({"evolving_on": "encoder"}).encoder.layers[0].self_attn.evolving.conv
+    for parameter in conv.parameters():
+        assert parameter.abs().min() > 0 and parameter.abs().max() <= (4 * 3 * 3) ** -0.5
+
+
 def test_one_convolution_an_attention(monkeypatch):
     calls, original = [], F.conv2d
     monkeypatch.setattr(F, "conv2d", lambda *a, **k: calls.append(1) or original(*a, **k))
