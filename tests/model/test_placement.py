@@ -20,6 +20,12 @@ def routed(flags):
     return {n.removesuffix(".aggregate") for n, _ in build_model(flags).named_modules() if n.endswith("aggregate")}
 
 
+@pytest.mark.parametrize(("arch", "prefix"), [("diverse_roberta", "sentence_encoder."), ("diverse_transformer", "")])
+def test_by_default_the_layers_are_those_of_the_paper(arch, prefix):
+    names = routed({"arch": arch, "routing": "em", "encoder_layers": 3})
+    assert names == {f"encoder.{prefix}layers.{layer}.self_attn" for layer in (0, 1)}
+
+
 @pytest.mark.parametrize(
     ("placement", "names"),
     [
