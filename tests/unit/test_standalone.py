@@ -136,11 +136,23 @@ def test_a_block_with_it_equals_fairseqs_layer(name, flags):
         ),
         ({"layer": 0}, "component 'encoder', layer 0: encoder"),
         ({"num_heads": 5}, "num_heads 5: must divide embed_dim 24"),
+        ({"mechanisms": {"routing": {"kind": "em", "iterations": True}}}, "--routing-iterations True: must be an int"),
         ({"mechanisms": {"routing": {"iterations": 5}}}, "routing is off without 'kind'; give one, or leave routing"),
     ],
 )
 def test_errors_are_one_line(options, message):
     refused(message, StandaloneAttention, **{"embed_dim": C, "num_heads": H, **options})
+
+
+def test_a_query_that_sees_nothing_sees_everything():
+    """Its output is finite, and the same on both routes."""
+    attention, x = StandaloneAttention(C, H), torch.randn(B, T, C)
+    hidden = (torch.arange(T) < 3)[:, None].expand(T, T)
+    expected = attention(x, x, x)[0]
+    for need_weights in (True, False):
+        torch.testing.assert_close(
+            attention(x, x, x, attn_mask=hidden, need_weights=need_weights)[0][:, :3], expected[:, :3]
+        )
 
 
 def test_one_padding_mask_for_all_sentences():
