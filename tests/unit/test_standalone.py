@@ -53,6 +53,18 @@ def test_off_it_is_torchs_attention():
             torch.testing.assert_close(weights, expected_weights)
 
 
+@pytest.mark.parametrize(("mechanisms", "factor"), [({}, 1), ({"interacting": {"kind": "concat"}}, H)])
+@pytest.mark.parametrize(("kdim", "gain"), [(None, 2**-0.5), (7, 1)])
+def test_initial_values_are_those_of_fairseqs_attention(mechanisms, factor, kdim, gain):
+    torch.manual_seed(0)
+    attention = StandaloneAttention(C, H, kdim=kdim, mechanisms=mechanisms)
+    gains = {attention.q_proj: gain, attention.k_proj: gain, attention.v_proj: gain, attention.out_proj: factor}
+    for projection, its in gains.items():
+        bound = its * (6 / sum(projection.weight.shape)) ** 0.5
+        assert 0.9 * bound < projection.weight.abs().max() <= bound
+    assert not attention.out_proj.bias.any()
+
+
 def test_dropout_biases_and_a_mask_for_each_sentence():
     x = torch.randn(B, T, C)
     dropping = StandaloneAttention(C, H, dropout=0.5)
