@@ -360,6 +360,18 @@ def test_words_that_stanza_splits_are_not_parsed():
         assert parsers.parse_safely(parser, [["cannot"]]) == [(None, "ValueError: stanza split or joined words")]
 
 
+@pytest.mark.parametrize(
+    ("label", "children", "tree"),
+    [("ROOT", ["(S (X a))"], "(S (X a))"), ("ROOT", ["(X a)", "(X b)"], None), ("S", ["(X a)"], None)],
+)
+def test_trees_of_stanza_are_without_its_root(label, children, tree):
+    root = type("Root", (SimpleNamespace,), {"__str__": lambda self: "whole"})(label=label, children=children)
+    parser = parsers.Stanza.__new__(parsers.Stanza)
+    sentence = SimpleNamespace(words=["a"], constituency=root)
+    parser.kind, parser.nlp = "constituency", lambda _: SimpleNamespace(sentences=[sentence])
+    assert parser.parse([["a"]]) == [f"{tree or 'whole'}\n"]
+
+
 def test_subwords_stand_between_the_special_tokens_of_their_tokenizer(tmp_path):
     """For benepar with transformers 5; with 4, as the method of a BERT that is gone there."""
     from tokenizers import Tokenizer, models, processors
