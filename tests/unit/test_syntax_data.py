@@ -18,7 +18,7 @@ from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
-from fairseq_diverse.syntax.makers import recorded_makers
+from fairseq_diverse.syntax.makers import copy_for, recorded_makers
 from tests.refusals import refused
 
 LINES = ["the l@@ ittle dog", "", "it runs", "&apos;s ( x@@ -@@ y )", "two roots"]
@@ -310,3 +310,12 @@ def test_the_parsers_of_older_sets_are_in_the_record_of_their_data(tmp_path):
     assert recorded_makers(path) == {"dependency": "", "constituency": ""}
     (tmp_path / "preprocess.json").write_text(json.dumps({"parsers": {"dependency": {"parser": "stanza"}}}))
     assert recorded_makers(path) == {"dependency": "stanza", "constituency": ""}
+
+
+@pytest.mark.parametrize(
+    ("dependency", "constituency", "name"),
+    [("stanza", "stanza", "wmt-stanza"), ("stanza", "pcfg", "wmt-stanza-pcfg"), ("spacy", "pcfg", "wmt-pcfg")],
+)
+def test_a_copy_has_the_name_of_each_other_parser_once(dependency, constituency, name, tmp_path):
+    makers = {"dependency": dependency, "constituency": constituency}
+    assert copy_for(tmp_path / "wmt", makers) == tmp_path / name
