@@ -18,7 +18,7 @@ from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
-from fairseq_diverse.syntax.makers import copy_for, recorded_makers
+from fairseq_diverse.syntax.makers import copy_for, other_grammar, recorded_makers
 from tests.refusals import refused
 
 LINES = ["the l@@ ittle dog", "", "it runs", "&apos;s ( x@@ -@@ y )", "two roots"]
@@ -319,3 +319,12 @@ def test_the_parsers_of_older_sets_are_in_the_record_of_their_data(tmp_path):
 def test_a_copy_has_the_name_of_each_other_parser_once(dependency, constituency, name, tmp_path):
     makers = {"dependency": dependency, "constituency": constituency}
     assert copy_for(tmp_path / "wmt", makers) == tmp_path / name
+
+
+def test_a_grammar_that_was_not_recorded_is_not_another(tmp_path, monkeypatch):
+    (tmp_path / "grammar").write_text("{}")
+    monkeypatch.setenv("PCFG_MODEL", str(tmp_path / "grammar"))
+    for recorded, said in (({}, False), ({"grammar": "of another"}, True)):
+        record = {"parsers": {"constituency": {"parser": "pcfg", **recorded}}}
+        (tmp_path / "train.en-de.en.syntax.json").write_text(json.dumps(record))
+        assert ("made by another grammar" in other_grammar(tmp_path, "en")) == said
