@@ -228,7 +228,7 @@ def test_non_finite_numbers_are_where_torch_has_them(name, number):
 def test_a_forked_process_has_its_own_threads(monkeypatch):
     monkeypatch.setattr(cpu, "share", lambda items: 2)
     together = threading.Barrier(2)  # both threads start
-    assert cpu.in_threads(4, lambda *given: together.wait() * 0)
+    assert cpu.in_threads(4, lambda *given: together.wait(60) * 0)
     time.sleep(0.5)  # both are idle
     forked = multiprocessing.get_context("fork").Process(target=cpu.in_threads, args=(4, lambda *given: 0))
     forked.start()

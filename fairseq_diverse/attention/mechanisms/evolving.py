@@ -92,15 +92,7 @@ class EvolvingAttention(Mechanism):
             logits, cells = torch.cat([earlier, rows], 2), None
             context.memory[self.key] = logits[:, :, -above:]
         evolved = evolve_logits(
-            logits,
-            context.previous if self.carry_ratio else None,
-            weight,
-            bias,
-            self.component,
-            self.carry_ratio,
-            self.conv_ratio,
-            cells,
-            above,
+            logits, context.previous, weight, bias, self.component, self.carry_ratio, self.conv_ratio, cells, above
         )
         if self.carry_ratio:
             context.carry = evolved
