@@ -124,6 +124,8 @@ def test_what_cannot_be_tested():
     (test,) = dunnett([1.1, 1.1, 1.1], [[1.3, 1.3]])
     assert (test.p, test.single_p, test.error, test.smallest) == (None, None, 0, 0)
     assert test.interval == pytest.approx((0.2, 0.2))
+    (test,) = dunnett([0.1] * 3, [[0.3] * 3])  # whose means are rounded
+    assert test.p is None
     assert dunnett([1.0], []) == []
     refused("two seeds of each system, or more, are needed; got 2, 3, 1", dunnett, [1.0, 2.0], [[1.0, 2.0, 3.0], [1.0]])
 
