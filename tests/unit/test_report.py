@@ -555,7 +555,7 @@ def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table,
 
 def test_stars_and_p_values():
     assert [seeds.stars(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
-    assert [seeds.p_text(p) for p in (0.0456, 0.0011, 0.0009)] == ["p = 0.046", "p = 0.001", "p < 0.001"]
+    assert [seeds.p_text(p) for p in (0.0456, 0.001, 0.0009)] == ["p = 0.046", "p = 0.001", "p < 0.001"]
     assert [seeds.p_number(p) for p in (0.0456, 0.0011, 0.0009)] == ["0.046", "0.001", "< 0.001"]
 
 
