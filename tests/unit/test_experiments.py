@@ -219,6 +219,10 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, prepared
     assert plain == plain_again and parsed != parsed_again
     (prepared / "train.en-de.de.syntax.json").write_text("of the target")
     assert [run.directory for run in find_runs(rows, [1])] == directories[-1]
+    for split in ("valid", "test"):
+        (prepared / f"{split}.en-de.en.syntax.json").write_text("one")
+        directories.append([run.directory for run in find_runs(rows, [1])])
+    assert len({parsed for _, parsed in directories}) == 4 and {of_plain for of_plain, _ in directories} == {plain}
 
 
 def test_the_other_direction_of_a_text_is_another_run(table, prepared, tmp_path):
