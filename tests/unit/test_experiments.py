@@ -978,8 +978,9 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
 def test_another_file_of_the_same_name_makes_another_run(table, tmp_path, flag):
     file, folders, digests = tmp_path / "file", [], []
     row = load_table(table(), settings=[f"{flag}={file}"]).rows["first"]
-    for content in ("first", "second", "first"):
+    for time_of_change, content in enumerate(("first", "other", "first")):  # as long as the one before
         file.write_text(content)
+        os.utime(file, (time_of_change, time_of_change))
         (run,) = find_runs([row], [1], cpu=True)
         assert list(run.read) == [flag.removeprefix("generate.")]
         folders.append(run.directory)
