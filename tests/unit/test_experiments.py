@@ -28,7 +28,7 @@ from fairseq_diverse.experiments.run import DataSet, Run, Tracking
 from fairseq_diverse.experiments.runs import environment, execution, provenance, saved, schedule
 from fairseq_diverse.experiments.runs.check import lacking_trees
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, repair_last_checkpoint
-from fairseq_diverse.experiments.runs.find import find_data, find_runs
+from fairseq_diverse.experiments.runs.find import find_data, find_runs, joined
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of, valid_state, write_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.experiments.tables.load import load_table, select_rows
@@ -97,6 +97,12 @@ def test_equal_rows_are_one_and_scored_as_all_of_them_ask_for(table):
     assert list(load_table(name).rows) == ["third", "fourth", "first", "second"]
     rows = load_table(name, data="toy").rows
     assert {row.name: row.baseline for row in rows.values()} == dict.fromkeys(("third", "fourth", "second"), "third")
+
+
+def test_equal_rows_of_a_table_are_one_run_scored_as_both_ask_for(table, prepared):
+    rows = load_table(table(("  first:", "  zero: {metrics: ter}\n  first: {metrics: wer, heads: true}"))).rows
+    (run,) = joined(find_runs([rows["zero"], rows["first"]], [1], cpu=True), Tracking())
+    assert run.row.name == "first" and {*run.row.metrics} == {"ter", "wer"} and run.row.heads
 
 
 def test_a_grid_shows_the_point_with_the_lowest_validation_loss(table):
