@@ -131,6 +131,12 @@ def test_paired_bootstrap_agrees_with_approximate_randomization():
     assert paired_bootstrap(POOR, FAIR) == (pytest.approx(-delta), pytest.approx(p))
 
 
+def test_equal_systems_whose_seeds_are_added_in_another_order_have_p_1():
+    seeds = np.random.default_rng(1).random((3, 99))
+    before, after = seeds.mean(0), seeds[[2, 0, 1]].mean(0)
+    assert not np.array_equal(before, after) and p_value(before, after, 1e-14) == 1
+
+
 def test_paired_bootstrap_keeps_its_level():
     """If two systems exchange sentences at random, about one pair in ten differs with p < 0.1."""
     one, two = noisy(REFERENCES, 0.2, 7), noisy(REFERENCES, 0.2, 8)
