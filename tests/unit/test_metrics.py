@@ -362,6 +362,8 @@ def test_randomization_is_sacrebleus():
         p = next(results[1].p_value for key, results in test()[1].items() if key != "System")
         assert randomization_p_value(a.statistics, b.statistics, a.combine, 300) == pytest.approx(p)
         assert randomization_p_value(a.statistics, a.statistics, a.combine, 50) == 1
+    one, other = np.array([[0.2]]), np.array([[0.9]])  # swapped, they differ as much, up to rounding
+    assert randomization_p_value(one, other, lambda sums: float(sums[0]), 50) == 1
 
 
 @pytest.mark.parametrize("name", ["bleu", "ter"])
