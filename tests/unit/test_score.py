@@ -193,6 +193,7 @@ def test_incomplete_generation_is_refused(tmp_path):
     for text, message in (
         (GENERATED.replace("H-0", "X-0"), r"1 sentences have no H- line \(0\)"),
         (GENERATED.replace("D-2", "X-2"), r"1 sentences have no D- line \(2\)"),
+        (GENERATED.replace("D-2", "D-7"), r"1 sentences have no D- line \(2\)"),
         (GENERATED + "S-1\tagain\n", "sentence 1 comes twice"),
         (GENERATED + "H-99999999999\t0\tx\n", r"99999999996 sentences have no H- line \(3, 4, 5, 6, 7, \.\.\.\)"),
         (GENERATED.replace("H-1\t-0.4", "H-1\tx"), "H-1: the score 'x' is not a number"),
