@@ -17,10 +17,12 @@ from scipy import stats
 from fairseq_diverse.cli import main
 from fairseq_diverse.metrics.scores import (
     language_by_script,
+    marks,
     read_translations,
     sacrebleu_metric,
     sacrebleu_result,
     score,
+    unseen,
 )
 from fairseq_diverse.metrics.significance import bleu_scores, interval, p_value, paired_difference, resampled_sums
 from fairseq_diverse.metrics.words import check_language, tokenizer_name
@@ -318,6 +320,16 @@ def test_what_only_one_of_two_files_has_is_named(old, new, has, tmp_path, capsys
         assert not main(["score", "--hyp", str(tmp_path / hypotheses), "--ref", str(tmp_path / references)])
         warned = f"warning: {tmp_path / 'other'}: has {has.format(tmp_path / 'text')}\n"
         assert capsys.readouterr().err == (warned if hypotheses != references else "")
+
+
+@pytest.mark.parametrize(("count", "signs"), [(1, set()), (2, {"subwords"})])
+def test_more_than_a_tenth_of_the_lines_of_a_text_in_subwords_have_marks(count, signs):
+    assert marks(["die Kat@@ ze"] * count + ["der Hund"] * (10 - count)) == signs
+
+
+@pytest.mark.parametrize(("count", "named"), [(2, {}), (3, {"\u00ad": 3})])
+def test_characters_that_the_other_text_has_half_as_often_are_not_named(count, named):
+    assert unseen(["Kat\u00adze"] * count, ["Kat\u00adze", "Hund"]) == named
 
 
 def test_quotes_of_typography_in_one_of_two_files_are_said(tmp_path, capsys):
