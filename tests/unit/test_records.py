@@ -323,6 +323,7 @@ def test_settings_are_shown_in_words():
     expected = "EPYC, 2 cores, 1 thread, AVX2, keeps freed memory, --same-arithmetic, OMP_PLACES=cores"
     assert machine(started(variables=variables)) == expected
     assert machine(started()) == "EPYC, 2 cores, 1 thread, AVX2"
+    assert machine(started(variables=ALLOCATION | {"MALLOC_TOP_PAD_": "1"})).count("MALLOC_") == 3
 
 
 @pytest.mark.parametrize(
