@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from fairseq_diverse.experiments.kinds.lines import Line
 from fairseq_diverse.experiments.runs import schedule
 from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
 from fairseq_diverse.experiments.runs.find import find_runs
-from fairseq_diverse.experiments.runs.folder import read_summary, starts
+from fairseq_diverse.experiments.runs.folder import folders_by_seed, read_summary, starts
 from fairseq_diverse.experiments.runs.provenance import commits_of, machine
 from fairseq_diverse.experiments.runs.saved import from_runs
 from fairseq_diverse.experiments.tables.load import load_table
@@ -461,6 +462,9 @@ def test_equal_runs_in_several_folders_are_all_found(prepared, rows, table):
     for each in (row, renamed):
         assert [s["seed"] for s in from_runs([each])[each.name]] == [1, 2, 3]
         assert [run.directory for run in find_runs([each], [1, 2, 3], cpu=True)] == folders
+    twice = finish(replace(two[0], directory=one[0].directory.with_name("seed2")))
+    (found,) = find_runs([row], [2], cpu=True)
+    assert found.directory == folders_by_seed(found)[2] == twice
     more = load_table(table(("first:", "first: {lr: 7}\n  third: {lr: 7}"))).rows
     assert len({run.directory for run in find_runs([more["first"], more["third"]], [1], cpu=True)}) == 1
 
