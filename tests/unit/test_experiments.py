@@ -22,6 +22,8 @@ from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, parsers_of_trees, read_by
+from fairseq_diverse.experiments.kinds import translation
+from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.kinds.translation import chosen_penalty, is_of_test
 from fairseq_diverse.experiments.kinds.translation import test_digests as digests_of
 from fairseq_diverse.experiments.run import DataSet, Run, Tracking
@@ -198,6 +200,15 @@ def test_further_test_sets(table, prepared, capsys):
     refused("row first: tests: not for rows of kind classificat", load_table, name, settings=["task=logical_inference"])
     path.write_text(json.dumps(RECORD | {"tests": {"../x": ""}}))
     refused(r"preprocess.json: damaged \(tests\)", find_runs, [second], [1])
+
+
+def test_a_test_set_that_was_exchanged_is_scored_again(table, prepared, monkeypatch):
+    (prepared / "preprocess.json").write_text(json.dumps(RECORD | {"tests": {"one": "1", "two": "2"}}))
+    (run, _) = find_runs(load_table(table(("rows:", "tests: [valid, two]\nrows:"))).rows.values(), [1], cpu=True)
+    monkeypatch.setattr(translation, "_scored", lambda run, test: {"metrics": {}, "scored": test})
+    tests = {"valid": {"metrics": {}}, "two": {"metrics": {}, "data_hash": "of another text"}}
+    tests = kind_of(run.row).complete(run, {"metrics": {}, "tests": tests})["tests"]
+    assert tests == {"valid": {"metrics": {}}, "two": {"metrics": {}, "scored": "two", "data_hash": "2"}}
 
 
 def test_a_key_depends_only_on_the_training(table):
