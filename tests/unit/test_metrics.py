@@ -159,6 +159,17 @@ def test_yisi_1_equals_its_loop_version(model, layer):
         assert yisi.yisi_1(lines, lines, model, layer).score == pytest.approx(100, rel=1e-5)
 
 
+def test_yisi_1_cuts_sentences_to_the_positions_of_a_roberta(model, tmp_path):
+    """Which begin at 2."""
+    from transformers import BertTokenizerFast, RobertaConfig, RobertaModel
+
+    BertTokenizerFast(str(model / "vocab.txt")).save_pretrained(tmp_path)  # without a limit of its own
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 8}
+    RobertaModel(RobertaConfig(vocab_size=60, max_position_embeddings=32, **sizes)).save_pretrained(tmp_path)
+    lines = ["der " * 50]
+    assert yisi.yisi_1(lines, lines, tmp_path).score == pytest.approx(100, rel=1e-5)
+
+
 def test_yisi_1_finds_its_model_in_the_environment(model, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_YISI_MODEL", str(model))
     texts = FAIR[1:4], REFERENCES[1:4]
