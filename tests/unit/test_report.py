@@ -467,7 +467,7 @@ def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
     assert not any("holm_p" in line for line in trained.values) and "*" not in str(trained.cells)
     assert any("each encoder is one training" in note for note in trained.notes)
     some = view(rows, {row.name: runs[row.name][:1] * (row.name == rows[0].name) for row in rows})
-    assert [cells[2::2] for cells in some.cells[1:3]] == [["50.00", "not run"], ["not run", "not run"]]
+    assert [cells[2::2] for cells in some.cells[1:]] == [["50.00", "not run"], *[["not run", "not run"]] * 2]
     nothing = view(rows, {row.name: [] for row in rows})
     assert {line["seeds"] for line in nothing.values} == {0}
     assert "not run" in formats.as_text(nothing.cells, "", []) and len(nothing.notes) == 1  # on published figures
