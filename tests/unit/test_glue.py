@@ -504,6 +504,12 @@ def test_nothing_is_tested_between_different_checkpoints(tables):
     assert any(note.startswith("ours: starts from another checkpoint") for note in shown.notes)
 
 
+def test_systems_that_rows_of_the_table_pretrain_are_tested(tables):
+    rows, found = tables
+    shown = view([replace(r, pretrained=row(f"{r.family}-pretraining", "CoLA")) for r in rows], found)
+    assert {line["system"] for line in shown.values if "holm_p" in line} == {"ours", "other"}
+
+
 def test_the_best_point_of_a_grid_is_chosen_by_the_dev_set_of_each_task(tables):
     rows, found = tables
     points = [replace(r, family="ours" if r.family == "other" else r.family) for r in rows]
