@@ -352,6 +352,12 @@ def test_metricx_predicts_errors_by_a_checkout(fake, monkeypatch):
         refused("metricx wrote no predictions", metric.compute, Texts(["abc"], ["r"], "de", ["x"]))
 
 
+def test_programs_of_python_write_utf8_in_any_locale(monkeypatch):
+    monkeypatch.delenv("PYTHONUTF8", raising=False)
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    assert programs._run("any", [sys.executable, "-c", "import sys; print(sys.flags.utf8_mode)"]) == "1\n"
+
+
 def test_missing_packages_are_named(monkeypatch, fake):
     for metric, package in (("wer", "jiwer"), ("rouge-l", "pycocoevalcap"), ("cider", "pycocoevalcap")):
         for name in [name for name in sys.modules if name.split(".")[0] == package]:
