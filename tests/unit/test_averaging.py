@@ -285,6 +285,12 @@ def test_of_equal_values_the_later_are_best_and_equal_updates_are_no_copies(tmp_
     assert [(one.path.parent.name, one.number) for one in found] == [("one", 1), ("two", 2), ("two", 1)]
 
 
+def test_an_average_in_the_folder_is_no_candidate(tmp_path):
+    files = save_numbered(tmp_path, (3.0, 2.0))
+    average_checkpoints(files, tmp_path / "average.pt")
+    assert [one.path for one in averaging.best(sorted(tmp_path.iterdir()), 3, "loss")] == files[::-1]
+
+
 def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path):
     """Wherever it comes among the values, which are sorted."""
     files = save_numbered(tmp_path, (3.0, math.nan, 1.5, -math.inf, 1.0, 1.2))
