@@ -99,6 +99,8 @@ def test_equal_rows_are_one_and_scored_as_all_of_them_ask_for(table):
     assert list(load_table(name).rows) == ["third", "fourth", "first", "second"]
     rows = load_table(name, data="toy").rows
     assert {row.name: row.baseline for row in rows.values()} == dict.fromkeys(("third", "fourth", "second"), "third")
+    name = table(("rows:\n", "rows:\n  third: {data: wmt14_en_de}\n"), ("second: {", "second: {baseline: first, "))
+    assert load_table(name, data="toy").rows["second"].baseline == "third"
 
 
 def test_equal_rows_of_a_table_are_one_run_scored_as_both_ask_for(table, prepared):
