@@ -109,6 +109,14 @@ def test_equal_rows_of_a_table_are_one_run_scored_as_both_ask_for(table, prepare
     assert run.row.name == "first" and {*run.row.metrics} == {"ter", "wer"} and run.row.heads
 
 
+def test_rows_that_start_from_other_checkpoints_are_not_equal(table):
+    tuned = ("first: {task: sentence_prediction, pretrained: a.pt}", "second: {task: sentence_prediction, pretrained: ")
+    of_file = "second: {dropout: 0.3, fp16: true, share-all-embeddings: false, published: {bleu: 27.3}}"
+    for other, names in (("b.pt}", ["first", "second"]), ("a.pt}", ["first"])):
+        file = table((of_file, tuned[1] + other), ("first:", tuned[0]))
+        assert list(load_table(file, data="glue-CoLA").rows) == names
+
+
 def test_a_grid_shows_the_point_with_the_lowest_validation_loss(table):
     rows = list(load_table(table(("rows:", "grid: {lr: [1, 2, 3]}\nrows:"))).rows.values())
     losses = {"first-lr=2": [3.0], "first-lr=3": [2.0, 5.0], "second-lr=1": [1.0], "second-lr=3": [0.5]}
