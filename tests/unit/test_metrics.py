@@ -107,6 +107,12 @@ def test_each_metric_of_a_list_is_computed_once_and_neural_ones_take_a_model():
     refused("--metrics commet:x: not known", chosen, "commet:x")
 
 
+def test_signatures_say_once_that_texts_are_lower_cased():
+    for name, said in (("bleu", 0), ("ter", 0), ("rouge-l", 1)):  # sacreBLEU's say case:lc
+        signature = CATALOGUE[name].compute(Texts(FAIR, REFERENCES, "de", lowercase=True)).signature
+        assert signature.count("|lower-cased") == said, signature
+
+
 def test_cider_of_long_references_is_ten():
     lines = [" ".join(f"{word}{number}" for word in "abcdef") for number in range(3)]
     assert words.cider(lines, lines).score == pytest.approx(10)
