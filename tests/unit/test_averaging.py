@@ -167,6 +167,8 @@ def test_models_of_other_dictionaries_are_refused(three, tmp_path):
     for path, words in zip(three[:2], ({"source": "1", "target": "2"}, {"source": "1", "target": "3"}), strict=True):
         torch.save({**load_checkpoint(path), "task_state": {"dictionaries": words}}, path)
     average_checkpoints(three[1:], tmp_path / "average.pt")
+    with pytest.raises(ValueError, match=f"{three[1]}: does not fit {three[0]}: the target dictionary"):
+        average_checkpoints([three[0], three[2], three[1]], tmp_path / "mixed.pt")
     with pytest.raises(ValueError, match=f"{three[1]}: does not fit {three[2]}: the target dictionary has other words"):
         average_checkpoints([three[2], three[0], three[1]], tmp_path / "mixed.pt")
     assert not (tmp_path / "mixed.pt").exists()
