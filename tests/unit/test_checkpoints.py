@@ -246,6 +246,12 @@ def test_an_impossible_weight_is_refused(tmp_path, value, dtype):
     load_checkpoint(path, verify=False)
 
 
+def test_a_mechanism_may_have_infinities_and_no_nan(tmp_path):
+    name = "encoder.layers.0.self_attn.own.mask"
+    path = save_model(tmp_path / "diverged.pt", **{name: torch.tensor([float("inf"), float("nan")])})
+    refused(rf"diverged\.pt: {name} has the value nan", load_checkpoint, path)
+
+
 def test_other_entries_may_have_any_value(tmp_path):
     anything = {
         "version": torch.tensor([10**9]), "embed._float_tensor": torch.tensor([float("nan")]), "no": torch.zeros(0),
