@@ -388,7 +388,11 @@ def test_rows_that_are_not_shown_are_tested_together_with_those_that_are(flags, 
     assert alone["second"]["nll_seed_p"] != found["second"]["nll_seed_p"]
 
 
-@pytest.mark.parametrize("change", [{"data_hash": "x"}, {"row": trained_with(lr="7")}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"data_hash": "x"}, {"row": trained_with(lr="7")}, {"test_nll": [4.9], "bleu_counts": SUMMARY["bleu_counts"][:1]}],
+    ids=str,
+)
 def test_rows_that_are_not_shown_and_cannot_be_compared_are_left_out(change, table, tmp_path, capsys):
     asked = results(tmp_path / "results", table(THIRD), NLL)
     for path in (tmp_path / "results").glob("third*"):
