@@ -770,6 +770,8 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
     assert names_of_tests(runs_of(rows, runs)) == ["newstest2014", "test", "newstest2015"]
     without = [dataclasses.replace(row, tests=()) for row in rows]
     assert names_of_tests(runs_of(without, runs)) == ["newstest2014", "test"]  # another table names the other
+    of_paper = [dataclasses.replace(row, published={"bleu": 20.0}) for row in rows]  # on each row's own first test set
+    assert [row.name for row in of_test(runs_of(of_paper, runs), "test").rows if row.published] == ["third"]
     runs["third"] = [run | {"test": "newstest2014"} for run in runs["third"]]
     assert names_of_tests(runs_of(rows, runs)) == ["newstest2014", "newstest2015"]
     figures = {"bleu": 27.3, "speed": 1.2, "newstest2015": {"bleu": 24.1}}
