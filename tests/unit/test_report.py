@@ -181,6 +181,13 @@ def test_one_seed_is_compared_with_the_same_seed_and_not_tested(rows):
     assert line["nll_delta"] == pytest.approx(-4.5) and line["other_seeds"] == [1, 3]  # tested: unpaired
 
 
+def test_of_one_seed_the_bootstrap_interval_is_shown(rows):
+    shown = view(rows, {"first": [summary(1, 20, 5.0)], "second": [summary(1, 3, 4.0)]})
+    place, line = shown.cells[0].index("BLEU"), shown.values[0]
+    assert shown.cells[1][place] == f"{line['bleu']:.2f} ± {line['bleu_interval']:.2f}"
+    assert "BLEU ±: half the 95% bootstrap interval" in shown.notes
+
+
 def test_rows_with_the_same_other_seeds_are_named_together(table):
     rows = list(load_table(table(THIRD)).rows.values())
     numbers = {"first": (1, 2), "third": (1, 3), "fourth": (1, 7), "second": (1, 3)}
