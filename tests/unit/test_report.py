@@ -29,7 +29,7 @@ from fairseq_diverse.metrics.scores import sacrebleu_result, score
 from fairseq_diverse.metrics.significance import bleu_scores, interval, resampled_sums
 from fairseq_diverse.reports import formats
 from fairseq_diverse.reports.card import model_card
-from fairseq_diverse.reports.columns import verdict
+from fairseq_diverse.reports.columns import verdict, without_empty
 from fairseq_diverse.reports.lines import names_of_tests, of_test
 from fairseq_diverse.reports.report import Report, completed
 from fairseq_diverse.reports.row_pictures import BETTER, OPEN, WORSE, draw_rows, draw_verdict
@@ -570,6 +570,11 @@ def test_stars_and_p_values():
 
 
 CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
+
+
+def test_columns_of_dashes_are_left_out():
+    cells = [["row", "speed", "seeds"], ["first", "-", "1"], ["second", "", "2"]]
+    assert without_empty(cells) == [["row", "seeds"], ["first", "1"], ["second", "2"]]
 
 
 def test_special_characters_are_escaped_and_break_no_line():
