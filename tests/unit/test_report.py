@@ -251,6 +251,8 @@ def test_other_trees_and_files_are_refused_and_other_versions_named(rows):
     second = [run | {"trees": "a", "versions": {"torch": version}} for run, version in zip(second, "12", strict=True)]
     text = "runs with different versions, which alone may change a score: torch 1 (second); torch 2 (second)"
     assert text in view(rows, {"first": first, "second": second}).notes
+    same = [run | {"versions": {"torch": "2", "numpy": "2"}} for run in second]
+    assert not any("different versions" in note for note in view(rows, {"first": first, "second": same}).notes)
     second[1]["trees"] = "b"
     refused("seed 1 and seed 2 were run with different trees", view, rows, {"first": first, "second": second})
     second = [run | {"trees": "a", "read": {"user-dir": code}} for run, code in zip(second, "cd", strict=True)]
