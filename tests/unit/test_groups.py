@@ -15,12 +15,12 @@ from scipy.stats import dunnett
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import copy_sentences
-from fairseq_diverse.experiments.runs.find import find_runs
+from fairseq_diverse.experiments.runs.find import find_data, find_runs
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.reports import groups
 from fairseq_diverse.reports.columns import cells_of
 from fairseq_diverse.reports.groups import draw_groups, group_columns, group_entries, group_notes
-from fairseq_diverse.reports.sentences import BY, TREES, group
+from fairseq_diverse.reports.sentences import BY, TREES, describe, group
 from fairseq_diverse.syntax.attachment import attachments, subordinate
 from fairseq_diverse.syntax.trees import Dependencies, read_conllu
 from fairseq_diverse.toy import english, german
@@ -280,6 +280,14 @@ def finished(table, prepared, runs):
             place.directory.mkdir(parents=True)
             (place.directory / "summary.json").write_text(json.dumps(summary))
     return name
+
+
+def test_repeated_words_are_counted_and_an_empty_sentence_has_frequent_ones(prepared):
+    (prepared / "text").mkdir()
+    (prepared / "text/tok.train.en").write_text("a a a a\na dog\n")
+    (prepared / "text/tok.test.en").write_text("a dog\n\n")
+    known = describe(find_data(str(prepared)), ["test"])
+    assert known["longest"] == 4 and known["tests"]["test"]["rarest"] == [1, 5]
 
 
 def shown(capsys, *words):
