@@ -1,6 +1,7 @@
 """Loading checkpoints: only files of fairseq can be loaded, and no code in a file is run."""
 
 import ast
+import json
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ import torch
 from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
 from fairseq_diverse import register
+from fairseq_diverse.checkpoints import shared
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.checkpoints.settings import EVALUATED, is_literal
 from fairseq_diverse.host.loading import load_ensemble, load_problem
@@ -244,6 +246,13 @@ def test_an_impossible_weight_is_refused(tmp_path, value, dtype):
     path = save_model(tmp_path / "flipped.pt", fine=torch.ones(1), bad=weight.to(dtype))
     refused(rf"flipped\.pt: bad has the value {value}: training diverged", load_checkpoint, path, mmap=True)
     load_checkpoint(path, verify=False)
+
+
+@pytest.mark.parametrize("name", ["../other", "/dev/null"])
+def test_a_shared_model_names_no_file_outside_its_folder(name, tmp_path):
+    config = {"format": shared.FORMAT, "schema": shared.SCHEMA, "files": {name: "0", shared.WEIGHTS: "0"}}
+    (tmp_path / shared.CONFIG).write_text(json.dumps(config))
+    refused(f"config.json: '{name}' is outside the folder", shared.read_shared, tmp_path)
 
 
 def test_a_mechanism_may_have_infinities_and_no_nan(tmp_path):
