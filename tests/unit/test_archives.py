@@ -409,6 +409,17 @@ def test_an_interrupted_extraction_leaves_no_partial_file_and_resumes(step, arch
     assert text(raw / "train.de") == ["eins", "zwei", ""]
 
 
+def test_an_archive_that_was_replaced_after_an_interruption_is_read_again(archives, tmp_path, monkeypatch):
+    config, raw = data_config(), tmp_path / "raw"
+    monkeypatch.setattr(extraction, "_append", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        extract(config, archives, raw)
+    monkeypatch.undo()
+    tar(archives / "a.tgz", {"a/train.de": "drei\n", "a/train.en": "three\n"})
+    extract(config, archives, raw)
+    assert text(raw / "train.de") == ["drei", ""]
+
+
 def test_extracted_files_are_kept_until_an_archive_or_the_configuration_changes(archives, tmp_path):
     config, raw = data_config(), tmp_path / "raw"
     assert not is_extracted(config, archives, raw)
