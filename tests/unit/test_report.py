@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from scipy.stats import dunnett, ttest_ind
+from scipy.stats import dunnett, norm, ttest_ind
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of
@@ -186,6 +186,13 @@ def test_of_one_seed_the_bootstrap_interval_is_shown(rows):
     place, line = shown.cells[0].index("BLEU"), shown.values[0]
     assert shown.cells[1][place] == f"{line['bleu']:.2f} ± {line['bleu_interval']:.2f}"
     assert "BLEU ±: half the 95% bootstrap interval" in shown.notes
+
+
+def test_a_bar_over_test_sentences_is_a_95_interval(rows):
+    lines = view(rows, {"first": [summary(1, 20, 5.0)], "second": [summary(1, 3, 4.0)]}).lines
+    _, differences = draw_rows(lines, kind_of(rows[0]).measures(rows), "sentences").axes
+    ((start, end),) = (bar.get_segments()[0][:, 0] for bar in differences.containers[0].lines[2])
+    assert (end - start) / 2 == pytest.approx(norm.ppf(0.975) * lines[1].over_examples["nll"].error, rel=1e-3)
 
 
 def test_rows_with_the_same_other_seeds_are_named_together(table):
