@@ -130,9 +130,10 @@ def test_text_that_is_damaged_is_named(change, message, data):
     refused(rf"^{data}{message}", data_utils.load_indexed_dataset, data, dictionary())
 
 
-def test_a_dictionary_with_fewer_words_than_the_text_uses_is_refused(data):
-    with pytest.raises(UserError, match=rf"^{data}\.bin: has the word number 33, but its dictionary .* only 14 words"):
-        data_utils.load_indexed_dataset(data, dictionary(10))
+@pytest.mark.parametrize("words", [10, 29])
+def test_a_dictionary_with_fewer_words_than_the_text_uses_is_refused(words, data):
+    message = rf"^{data}\.bin: has the word number 33, but its dictionary .* only {words + 4} words"
+    refused(message, data_utils.load_indexed_dataset, data, dictionary(words))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20])
