@@ -13,6 +13,7 @@ from fairseq_diverse.metrics.seeds import with_holm
 from fairseq_diverse.reports.lines import Runs, comparable, compare_by, entries, measures_of
 from fairseq_diverse.reports.notes import commits_note, differing_seeds_note, machines_note, tested_rows
 from fairseq_diverse.reports.sentences import BY, Groups, Record, group
+from fairseq_diverse.support.paths import data_name
 from fairseq_diverse.support.pictures import STYLES, Figure, panels, set_names, set_note, set_title
 
 
@@ -138,19 +139,22 @@ def group_notes(lines: Sequence[Line], by: str, records: Mapping[str, tuple[Reco
 
 
 def draw_groups(lines: Sequence[Line], title: str) -> Figure:
-    """Δ NLL a word of every row with its 95% interval over seeds, a panel a group; rows of one seed have none."""
+    """Δ NLL a word of every row with its 95% interval over seeds, a panel a group of a data set; rows of one seed have
+    none."""
     compared = [line for line in lines if line.differences]
-    sentences = {line.facts["group"]: line.facts["sentences"] for line in compared}
+    sentences = {(line.row.data, line.facts["group"]): line.facts["sentences"] for line in compared}
+    several = len({data for data, _ in sentences}) > 1
     rows = list(dict.fromkeys(line.name for line in compared))
     width, height = 1.6 + 1.9 * len(sentences), 1.6 + 0.28 * len(rows)
     figure, axes = panels(len(sentences), width, height, sharex=True, sharey=True)
     color, marker = STYLES[1]
-    for axis, (name, count) in zip(axes, sentences.items(), strict=True):
-        for line in (line for line in compared if line.facts["group"] == name):
+    for axis, ((data, name), count) in zip(axes, sentences.items(), strict=True):
+        for line in (line for line in compared if (line.row.data, line.facts["group"]) == (data, name)):
             delta, interval = line.facts["word_delta"], line.facts.get("word_interval")
             bar = [[delta - interval[0]], [interval[1] - delta]] if interval else None
             axis.errorbar(delta, rows.index(line.name), xerr=bar, color=color, marker=marker, capsize=3)
-        axis.set_title(f"{name}\n({count:,} sentences)", fontsize="small")
+        label = f"{data_name(data)}, {name}" if several else name
+        axis.set_title(f"{label}\n({count:,} sentences)", fontsize="small")
         axis.axvline(0, color="gray", linewidth=0.8)
         axis.grid(axis="x", alpha=0.3)
     set_names(axes[0].yaxis, rows)

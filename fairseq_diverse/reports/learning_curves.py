@@ -79,10 +79,10 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     """Running means of ``window`` values, centred; of fewer near the ends, so that every mean is of as many values
     before as after: a straight line stays as it is.
     """
-    sums, middle = np.concatenate([[0.0], np.cumsum(values)]), np.arange(len(values))
-    half = np.minimum(window // 2, np.minimum(middle, middle[::-1]))
+    array, last = np.array(values, float), len(values) - 1
     with np.errstate(invalid="ignore"):  # infinite losses of a training that diverged
-        return ((sums[middle + half + 1] - sums[middle - half]) / (2 * half + 1)).tolist()
+        halves = [min(window // 2, middle, last - middle) for middle in range(len(array))]
+        return [float(array[middle - half : middle + half + 1].mean()) for middle, half in enumerate(halves)]
 
 
 def draw_learning_curves(trainings: Mapping[str, Sequence[Training]], metric: str, smooth: int | None = None) -> Figure:

@@ -161,7 +161,8 @@ def _translations(runs: Sequence[Run], tests: Sequence[str], count: int) -> list
     translations = []
     for name, path in itertools.product(tests if count else (), dict.fromkeys(run.data.path for run in runs)):
         on_data = [run for run in runs if run.data.path == path]
-        if name != tests[0] and name not in on_data[0].further:
+        having = {run.data.path for run in runs if name in run.further}
+        if having and path not in having:
             continue
         title = f"Translations: {path.name}" + f", {name}" * (len(tests) > 1)
         try:

@@ -40,9 +40,11 @@ class SideBySide:
 
 def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideBySide:
     """``count`` sentences, evenly spread over a test set, as the first finished seed of each row translates them; only
-    of rows on the data of the first run. Raises ValueError: a run's translations do not belong to the test set that the
-    data has now; names the file."""
-    data, split, name = runs[0].data, runs[0].split_of(test), test if test in runs[0].further else "test"
+    of rows on the data of the first run that has that test set. Raises ValueError: a run's translations do not belong
+    to the test set that the data has now; names the file."""
+    having = [run for run in runs if test in run.further]
+    runs, name = having or runs, test if having else "test"
+    data, split = runs[0].data, runs[0].split_of(test)
     texts = [data.path / "text" / f"{split}.{language}" for language in (data.source, data.target)]
     folders = {run.row.name: folders_by_seed(run).items() for run in runs if run.data.path == data.path}
     files = {row: {seed: folder / f"{name}.hyp" for seed, folder in by_seed} for row, by_seed in folders.items()}

@@ -469,6 +469,22 @@ def test_a_report_tests_tasks_and_average_over_seeds(tables):
     assert any("Holm's correction over these 4 p-values" in note for note in shown.notes)
 
 
+@pytest.mark.parametrize("of_grid", ["", "-lr=1"])
+def test_the_data_of_a_grid_may_be_paths(of_grid, tables):
+    """As the file has them they are in the names of rows."""
+    rows, found = tables
+    named = {row.name: row.name.replace("glue-", ".._glue-") + of_grid for row in rows}
+    of_paths = [
+        replace(row, name=named[row.name], baseline=named[row.baseline], data=f"/any/{row.data}") for row in rows
+    ]
+    if of_grid:  # a second point, not run
+        of_paths += [replace(row, name=row.name[:-1] + "2", baseline=row.baseline[:-1] + "2") for row in of_paths]
+    shown = view(of_paths, {row.name: [] for row in of_paths} | {named[name]: of for name, of in found.items()})
+    averages = {line["system"]: line["seeds"] for line in shown.values if line["figure"] == "average"}
+    assert averages == {name + end: 3 * (end == of_grid) for name in COLA for end in {of_grid, of_grid and "-lr=2"}}
+    assert not any("best points" in note for note in shown.notes)
+
+
 @pytest.mark.parametrize("best", [False, True])
 def test_systems_and_tasks_that_are_not_shown_are_tested_with_those_that_are(best, tables):
     """Also where --best chose another point of a grid in each task."""

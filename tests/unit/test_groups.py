@@ -159,6 +159,19 @@ def test_figures_are_those_of_loops(table, runs, by):
         np.testing.assert_allclose(drawn, expected)
 
 
+def test_groups_of_two_data_sets_have_panels_of_their_own(table, runs):
+    rows = list(load_table(table()).rows.values())
+    elsewhere = [dataclasses.replace(row, name=f"{row.name}-2", baseline="first-2", data="other") for row in rows]
+    found = record([1 + n % 9 for n in range(COUNT)])
+    summaries = runs | {f"{name}-2": of for name, of in runs.items()}
+    records = dict.fromkeys(["multi30k_en_de", "other"], (found, "here"))
+    lines, _ = compare_groups(rows + elsewhere, summaries, records, "length")
+    titles = [axis.get_title() for axis in draw_groups(lines, "").axes]
+    half = len(titles) // 2
+    assert all(title.startswith("multi30k_en_de, ") for title in titles[:half])
+    assert [title.replace("multi30k_en_de", "other") for title in titles[:half]] == titles[half:]
+
+
 def test_rows_that_are_not_shown_are_tested_with_those_that_are_and_one_seed_is_not(table, runs):
     rows = list(load_table(table(THIRD)).rows.values())
     records = {"multi30k_en_de": (record([1 + n % 9 for n in range(COUNT)]), "here")}

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -491,6 +492,8 @@ def test_smoothing_is_a_centred_mean_that_keeps_straight_lines():
     assert smoothed(values, 5) == pytest.approx([1, 3, 18 / 5, 21 / 5, 13 / 3, 4])
     line = [3.0 * i for i in range(20)]
     assert smoothed(line, 7) == pytest.approx(line) and smoothed([], 7) == []
+    diverged = smoothed([1.0, 1.0, math.inf, 1.0, 1.0, 1.0], 3)
+    assert diverged == [1, math.inf, math.inf, math.inf, 1, 1]
 
 
 def test_time_between_whole_seconds_comes_from_the_speed(tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import re
 import statistics
@@ -34,7 +35,7 @@ from fairseq_diverse.reports.lines import names_of_tests, of_test
 from fairseq_diverse.reports.report import Report, completed
 from fairseq_diverse.reports.row_pictures import BETTER, OPEN, WORSE, draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import best_of_grids
-from fairseq_diverse.reports.side_by_side import Sentence
+from fairseq_diverse.reports.side_by_side import Sentence, side_by_side
 from tests.refusals import refused
 from tests.unit.conftest import ROW, trained_with
 from tests.unit.views import runs_of, view
@@ -482,6 +483,8 @@ def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
     of_checkpoint = [dataclasses.replace(row, train=row.train | {"from-checkpoint": "model.pt"}) for row in rows]
     trained = view([row for row in rows if row.family == "baseline"] + of_checkpoint[-2:], runs)
     assert {row.family for row in of_checkpoint[-2:]} == {"routed"} and "*" not in str(trained.cells)
+    trained = view(of_checkpoint[:2] + [row for row in rows if row.family == "routed"], runs)
+    assert {row.family for row in of_checkpoint[:2]} == {"baseline"} and "*" not in str(trained.cells)
     trained = view(of_checkpoint, runs)
     assert not any("holm_p" in line for line in trained.values) and "*" not in str(trained.cells)
     assert any("each encoder is one training" in note for note in trained.notes)
@@ -1008,6 +1011,23 @@ def test_a_wrong_marker_is_named_with_its_page(command, said, table, tmp_path, e
     err = error_of("report", "--refresh", page)
     assert f"{page}: {text.splitlines()[0]}: " in err and said in err
     assert page.read_text() == text and not (tmp_path / "written").exists()
+
+
+def test_translations_are_those_of_rows_that_have_the_test_set(table, prepared):
+    (prepared / "text").mkdir()
+    for split, language in itertools.product(("valid", "test"), ("en", "de")):
+        (prepared / f"text/{split}.{language}").write_text(f"{split} {language}\n")
+    rows = load_table(table(("second: {", "second: {tests: [valid], "))).rows.values()
+    for run in (runs := find_runs(list(rows), [1], cpu=True)):
+        run.directory.mkdir(parents=True)
+        (run.directory / "summary.json").write_text("{}")
+        for test in ("test", *run.further):
+            (run.directory / f"{test}.hyp").write_text(f"{test} of {run.row.name}\n")
+    for test, names in (("valid", ["second"]), ("test", ["first", "second"]), ("other", ["first", "second"])):
+        (sentence,) = side_by_side(runs, 1, test).sentences
+        split = "valid" if test == "valid" else "test"
+        assert (sentence.source, sentence.reference) == (f"{split} en", f"{split} de")
+        assert sentence.translations == {name: f"{split} of {name}" for name in names}
 
 
 def test_translations_do_not_steer_the_terminal():

@@ -122,7 +122,8 @@ class Classification(Kind):
 
     def judge(self, row: Row, baseline: Row, difference: Difference) -> Difference:
         """Seeds of a classifier on one trained encoder say nothing about the system."""
-        return replace(difference, test=None, untested=ONE_ENCODER) if "from-checkpoint" in row.train else difference
+        one_encoder = "from-checkpoint" in row.train.keys() | baseline.train.keys()
+        return replace(difference, test=None, untested=ONE_ENCODER) if one_encoder else difference
 
     def task_table(self, rows: Sequence[Row]) -> TaskTable | None:
         return TaskTable("probe", "largest class") if rows and all("probe" in row.train for row in rows) else None
@@ -139,7 +140,7 @@ class Classification(Kind):
                 cell.guessing = _pooled(line.runs[0]).largest
             if line.differences:
                 cell.p = line.differences["all"].holm_p
-                cell.facts["one_encoder"] = "from-checkpoint" in line.row.train
+                cell.facts["one_encoder"] = line.differences["all"].untested == ONE_ENCODER
             lines.append(cell)
         lines += _group_means(lines)
         for cell in lines:

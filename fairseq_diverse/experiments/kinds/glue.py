@@ -1,5 +1,6 @@
 """GLUE: fine-tuning on one of its tasks, scored on the dev sets; also as text, where a T5 writes words for labels."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -149,7 +150,7 @@ class Glue(Kind):
                 cell.published = published[number] if number < len(published) else ""
                 cell.facts |= {"task": tasks[line.name], "published": cell.published}
                 cell.facts["published_parameters"] = str(line.row.published.get("parameters", ""))
-                in_grid = line.name not in (line.row.family, f"{line.row.family}-data={line.row.data}")
+                in_grid = _without_data(line.row) != line.row.family
                 if line.seeds and not number and in_grid and systems[line.name] == line.row.family:
                     cell.facts["point"] = line.name  # of a grid of more than data, the only one for its task
                 cells.append(cell)
@@ -265,7 +266,12 @@ def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
     """What the system of each row is called in all tasks: where there is one point of each grid for a task, as --best
     leaves, the grid's row."""
     one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)
-    return {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
+    return {row.name: row.family if one_point else _without_data(row) for row in rows}
+
+
+def _without_data(row: Row) -> str:
+    """The row's name without the value of a grid of data, which may be a path as the file has it."""
+    return re.sub(f"-data=.*?{re.escape(Path(row.data).name)}", "", row.name, count=1)
 
 
 @register_kind
