@@ -12,6 +12,7 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import BaseFairseqModel, register_model, transformer
 from torch import Tensor, nn
 
+from fairseq_diverse import register
 from fairseq_diverse.attention.body import build_mechanisms
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, add_flags, keep_layers, keep_names
@@ -151,12 +152,17 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
         encoder_out: Mapping[str, Any] | None = None,
         incremental_state: IncrementalState | None = None,
         features_only: bool = False,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
         src_lengths: Any = None,
         return_all_hiddens: bool = False,
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's decoder; ``options`` as for ``extract_features``."""
-        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **options)
+        alignment = {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
+        inputs = prev_output_tokens, encoder_out, incremental_state, full_context_alignment
+        x, extra = self.extract_features(*inputs, **alignment, **options)
         return (x if features_only else self.output_layer(x)), extra
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
@@ -210,6 +216,12 @@ class DiverseModel(BaseFairseqModel):
         super().add_args(parser)
         add_flags(parser)
         layers.add_layer_flags(parser)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **flags: Any) -> Any:
+        """As in fairseq; also in a program that imports this package before fairseq, and so has not registered it."""
+        register()
+        return super().from_pretrained(*args, **flags)
 
     @classmethod
     def prepare(cls, args: Namespace) -> AttentionPlan:
@@ -333,6 +345,10 @@ class DiverseTransformerModel(DiverseModel, transformer.TransformerModel):
         src_lengths: Tensor,
         prev_output_tokens: Tensor,
         return_all_hiddens: bool = True,
+        features_only: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+        *,
         source_trees: Tensor | None = None,
         attention_request: Requests = None,
         **options: Any,
@@ -350,7 +366,8 @@ class DiverseTransformerModel(DiverseModel, transformer.TransformerModel):
         """
         request = resolve(attention_request, components(self.cfg))
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, None, source_trees, request)
-        x, extra = self.decoder(prev_output_tokens, encoder_out, request=request, **options)
+        options |= {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads, "request": request}
+        x, extra = self.decoder(prev_output_tokens, encoder_out, features_only=features_only, **options)
         extra |= (extra.pop("extras") | encoder_out["extras"]).results(request, x)
         self.warn_of_ignored(extra["losses"])
         return x, extra

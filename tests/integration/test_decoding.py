@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,14 @@ def test_from_pretrained(data, checkpoint):
     hub = DiverseTransformerModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(data))
     translated = hub.translate([source(data, n) for n in range(8)], beam=2, min_len=3, max_len_b=6)
     assert translated == [text for _, text, _ in generate(data, checkpoint)[0]]
+
+
+def test_from_pretrained_in_a_program_that_imports_no_fairseq_before(data, checkpoint):
+    program = "from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel as Model\n"
+    program += f"hub = Model.from_pretrained({str(checkpoint.parent)!r}, {checkpoint.name!r}, {str(data)!r})\n"
+    program += "print(type(hub.models[0]).__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "DiverseTransformerModel\n", done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])

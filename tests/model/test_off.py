@@ -47,6 +47,18 @@ def test_the_alignment_is_of_the_layer_and_the_heads_that_are_asked_for(alignmen
     assert not torch.equal(got, ours(**batch(parsed=False))[1]["attn"][0])
 
 
+def test_arguments_by_place_are_fairseqs():
+    """Of the model: all hidden states, features only, the layer and the heads of the alignment."""
+    theirs, ours = (model.eval() for model in pair({}))
+    sample = batch(parsed=False)
+    tokens, before = [sample["src_tokens"], sample["src_lengths"]], sample["prev_output_tokens"]
+    expected, got = (model(*tokens, before, False, True, 0, 1) for model in (theirs, ours))
+    assert torch.equal(expected[0], got[0]) and torch.equal(expected[1]["attn"][0], got[1]["attn"][0])
+    for full in (False, True):  # of the decoder: whether later words are seen, too
+        pairs = [model.decoder(before, model.encoder(*tokens), None, True, full, 0, 1) for model in (theirs, ours)]
+        assert torch.equal(pairs[0][0], pairs[1][0]) and torch.equal(pairs[0][1]["attn"][0], pairs[1][1]["attn"][0])
+
+
 def test_projections_that_a_mechanism_reshapes_keep_their_quantization_noise():
     model = build_model({"qk_head_dim": 4, "quant_noise_pq": 0.5, "quant_noise_pq_block_size": 2})
     attention, x = model.encoder.layers[0].self_attn, torch.randn(5, 3, 24)
