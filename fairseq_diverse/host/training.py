@@ -1,11 +1,13 @@
 """Training: flags that would train wrongly, gradients and averages, and exact resuming."""
 
 import os
+from argparse import Namespace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from fairseq_diverse.attention.registry import active
 from fairseq_diverse.checkpoints.averaging import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from fairseq_diverse.checkpoints.loading import dictionary_digests, other_dictionaries
 from fairseq_diverse.host.dictionaries import digests_of
@@ -33,11 +35,12 @@ def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any)
     """As ``Trainer.load_checkpoint``; ``--store-ema`` begins with the weights of a checkpoint that has no average.
 
     Raises:
-        UserError: the checkpoint was trained with other dictionaries; ``--restore-file`` is missing, except that of
-            ``--save-dir``, which is absent in the first run of a script that resumes; validation does not compute
-            ``--best-checkpoint-metric``.
+        UserError: the checkpoint was trained with other dictionaries, or with other mechanisms and its optimizer is
+            used; ``--restore-file`` is missing, except that of ``--save-dir``, which is absent in the first run of a
+            script that resumes; validation does not compute ``--best-checkpoint-metric``.
     """
-    with after_reading(partial(_prepare_state, self, filename)):
+    goes_on = not (args[0] if args else flags.get("reset_optimizer", False))
+    with after_reading(partial(_prepare_state, self, filename, goes_on)):
         loaded = load(self, filename, *args, **flags)
     flag, last = self.cfg.checkpoint.restore_file, os.path.join(self.cfg.checkpoint.save_dir, "checkpoint_last.pt")
     chosen = flag != "checkpoint_last.pt" and os.path.abspath(flag) != os.path.abspath(last)
@@ -49,14 +52,26 @@ def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any)
     return loaded
 
 
-def _prepare_state(trainer: Any, filename: str, state: State) -> None:
-    """Compare the dictionaries, and make the state what fairseq's trainer needs in all processes."""
+def _prepare_state(trainer: Any, filename: str, goes_on: bool, state: State) -> None:
+    """Compare the dictionaries and, where a training goes on, the mechanisms, some of which have no parameters; make
+    the state what fairseq's trainer needs in all processes."""
     if difference := other_dictionaries(digests_of(trainer.task), dictionary_digests(state)):
         todo = "prepare them with the dictionaries of its training (--srcdict, --tgtdict)"
         raise UserError(f"{filename}: does not fit these data: {difference}; {todo}")
+    if goes_on and state.get("cfg"):
+        before, now = (_mechanisms(cfg["model"]) for cfg in (state["cfg"], trainer.cfg))
+        if before != now:
+            was, has = (", ".join(flags) or "no mechanism" for flags in (before, now))
+            todo = "give another --save-dir and --finetune-from-model FILE, or add --reset-optimizer"
+            raise UserError(f"{filename}: was trained with {was}, but this training has {has}: {todo}")
     if trainer.cfg.ema.store_ema:
         state["extra_state"].setdefault("ema", dict(state["model"]))
     state["cfg"] = None  # not used; other processes would unpickle OmegaConf's classes
+
+
+def _mechanisms(model: Any) -> list[str]:
+    """The flags of the mechanisms that the settings of a model switch on."""
+    return active(Namespace(**(vars(model) if isinstance(model, Namespace) else model or {})))
 
 
 def _check_metric(trainer: Any, metric: str) -> None:

@@ -139,7 +139,8 @@ def test_train1_and_valid1_without_upsampling(data, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--gated head", "the checkpoint's optimizer has other parameters"),
+        ("--gated head", "{folder}/checkpoint_last.pt: was trained with no mechanism, but this training has --gated:"),
+        ("--alibi-on encoder", "{folder}/checkpoint_last.pt: was trained with no mechanism, but this training has"),
         (DISAGREEMENT, "the checkpoint was trained with LabelSmoothedCrossEntropyCriterion, but this training has"),
     ],
 )
@@ -147,7 +148,7 @@ def test_a_new_mechanism_in_the_folder_of_another_model_is_refused(data, tmp_pat
     train(data, tmp_path)
     common = [data, *TINY.split(), "--save-dir", tmp_path, "--max-update", 3, *flags.split()]
     last = refused("train", *common).splitlines()[-1]
-    assert last.startswith(f"error: {message}") and "--reset-optimizer" in last
+    assert last.startswith(f"error: {message.format(folder=tmp_path)}") and "--reset-optimizer" in last
     run("train", *common, "--reset-optimizer")
 
 
