@@ -38,6 +38,8 @@ AssertionError: world size is (\d+) but have (\d+) available devices
     --distributed-no-spawn --distributed-init-method tcp://HOST:PORT --distributed-rank N
 TypeError: \w+\.forward\(\) missing 1 required positional argument: 'prev_output_tokens'
     the data have no target side: its .bin and .idx are missing; see --source-lang and --target-lang
+TypeError: \w+\.forward\(\) missing 2 required positional arguments: 'src_lengths' and 'prev_output_tokens'
+    --lm-path: not a language model
 AssertionError: Must specify --max-tokens
     --num-batch-buckets: needs --max-tokens
 AttributeError: 'MaskedLMTask' object has no attribute 'args'

@@ -235,6 +235,8 @@ def test_language_model(data, checkpoint, tmp_path):
         logs = language_model.get_normalized_probs(output, log_probs=True).gather(-1, tokens[..., None])[0, :, 0]
         expected = forced([model], data, number, text)[0].log() + 0.5 * logs
         assert scores == pytest.approx((expected / torch.tensor(2.0).log()).tolist(), abs=2e-3)
+    said = refused("generate", folder, "--path", checkpoint, *DECODING.split(), "--lm-path", checkpoint)
+    assert said.splitlines()[-1] == "error: --lm-path: not a language model"
     words.write_text("".join(reversed(words.read_text().splitlines(keepends=True))))
     said = refused("generate", folder, "--path", checkpoint, *DECODING.split(), *flags)
     assert "the source dictionary has other words" in said.splitlines()[-1]
