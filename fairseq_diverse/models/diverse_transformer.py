@@ -4,6 +4,7 @@ import functools
 import logging
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,6 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import BaseFairseqModel, register_model, transformer
 from torch import Tensor, nn
 
-from fairseq_diverse import register
 from fairseq_diverse.attention.body import build_mechanisms
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, add_flags, keep_layers, keep_names
@@ -160,9 +160,9 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's decoder; ``options`` as for ``extract_features``."""
-        alignment = {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
+        options |= {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
         inputs = prev_output_tokens, encoder_out, incremental_state, full_context_alignment
-        x, extra = self.extract_features(*inputs, **alignment, **options)
+        x, extra = self.extract_features(*inputs, **options)
         return (x if features_only else self.output_layer(x)), extra
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
@@ -220,7 +220,7 @@ class DiverseModel(BaseFairseqModel):
     @classmethod
     def from_pretrained(cls, *args: Any, **flags: Any) -> Any:
         """As in fairseq; also in a program that imports this package before fairseq, and so has not registered it."""
-        register()
+        import_module("fairseq_diverse").register()
         return super().from_pretrained(*args, **flags)
 
     @classmethod
