@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_diverse.attention.registry import active
+from fairseq_diverse.attention.registry import MECHANISMS, active
 from fairseq_diverse.checkpoints.averaging import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from fairseq_diverse.checkpoints.loading import dictionary_digests, other_dictionaries
 from fairseq_diverse.host.dictionaries import digests_of
@@ -58,10 +58,11 @@ def _prepare_state(trainer: Any, filename: str, goes_on: bool, state: State) -> 
     if difference := other_dictionaries(digests_of(trainer.task), dictionary_digests(state)):
         todo = "prepare them with the dictionaries of its training (--srcdict, --tgtdict)"
         raise UserError(f"{filename}: does not fit these data: {difference}; {todo}")
-    if goes_on and state.get("cfg"):
-        before, now = (_mechanisms(cfg["model"]) for cfg in (state["cfg"], trainer.cfg))
-        if before != now:
-            was, has = (", ".join(flags) or "no mechanism" for flags in (before, now))
+    before, now = (state.get("cfg") or {}).get("model"), trainer.cfg.model
+    ours = hasattr(now, "evolving_on")  # no other model of fairseq
+    if goes_on and ours and isinstance(before, Namespace) and state.get("last_optimizer_state"):
+        was, has = (", ".join(_mechanisms(args)) or "no mechanism" for args in (before, now))
+        if was != has:
             todo = "give another --save-dir and --finetune-from-model FILE, or add --reset-optimizer"
             raise UserError(f"{filename}: was trained with {was}, but this training has {has}: {todo}")
     if trainer.cfg.ema.store_ema:
@@ -69,9 +70,10 @@ def _prepare_state(trainer: Any, filename: str, goes_on: bool, state: State) -> 
     state["cfg"] = None  # not used; other processes would unpickle OmegaConf's classes
 
 
-def _mechanisms(model: Any) -> list[str]:
-    """The flags of the mechanisms that the settings of a model switch on."""
-    return active(Namespace(**(vars(model) if isinstance(model, Namespace) else model or {})))
+def _mechanisms(args: Namespace) -> list[str]:
+    """The flags of the mechanisms that a model has on, and the names of those that are not registered."""
+    own = (getattr(args, "own_mechanisms", None) or "").split(",")
+    return active(args) + [name for name in own if name and name not in MECHANISMS]
 
 
 def _check_metric(trainer: Any, metric: str) -> None:

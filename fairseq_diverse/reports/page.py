@@ -161,8 +161,7 @@ def _translations(runs: Sequence[Run], tests: Sequence[str], count: int) -> list
     translations = []
     for name, path in itertools.product(tests if count else (), dict.fromkeys(run.data.path for run in runs)):
         on_data = [run for run in runs if run.data.path == path]
-        having = {run.data.path for run in runs if name in run.further}
-        if having and path not in having:
+        if name != tests[0] and not any(name in run.further for run in on_data):
             continue
         title = f"Translations: {path.name}" + f", {name}" * (len(tests) > 1)
         try:

@@ -473,7 +473,7 @@ def test_a_report_tests_tasks_and_average_over_seeds(tables):
 def test_the_data_of_a_grid_may_be_paths(of_grid, tables):
     """As the file has them they are in the names of rows."""
     rows, found = tables
-    named = {row.name: row.name.replace("glue-", ".._glue-") + of_grid for row in rows}
+    named = {row.name: row.name.replace("data=", f"data=.._{row.data}s_") + of_grid for row in rows}
     of_paths = [
         replace(row, name=named[row.name], baseline=named[row.baseline], data=f"/any/{row.data}") for row in rows
     ]

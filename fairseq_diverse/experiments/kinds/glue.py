@@ -271,7 +271,7 @@ def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
 
 def _without_data(row: Row) -> str:
     """The row's name without the value of a grid of data, which may be a path as the file has it."""
-    return re.sub(f"-data=.*?{re.escape(Path(row.data).name)}", "", row.name, count=1)
+    return re.sub(f"-data=.*?{re.escape(Path(row.data).name)}(?=-[^-=]+=|$)", "", row.name, count=1)
 
 
 @register_kind
