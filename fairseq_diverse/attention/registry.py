@@ -260,6 +260,11 @@ def place_by_default(args: Any, component: str) -> None:
             setattr(args, name, component)
 
 
+def own_names(recorded: str | None) -> list[str]:
+    """The mechanisms that ``own_mechanisms`` of a model's settings names."""
+    return [name for name in (recorded or "").split(",") if name]
+
+
 def keep_names(args: Any) -> None:
     """Record the active mechanisms that are not the package's in ``args.own_mechanisms``, which checkpoints keep.
 
@@ -268,15 +273,15 @@ def keep_names(args: Any) -> None:
     Raises:
         UserError: one is recorded, but not registered.
     """
-    before = (getattr(args, "own_mechanisms", None) or "").split(",")
+    before = own_names(getattr(args, "own_mechanisms", None))
     names = [name for name, cls in MECHANISMS.items() if not cls.__module__.startswith(f"{__name__.split('.')[0]}.")]
-    if missing := [name for name in before if name and name not in MECHANISMS]:
+    if missing := [name for name in before if name not in MECHANISMS]:
         registered = f"; the one given registers {_list(names)}" if names else ""
         raise UserError(
             f"the model has the mechanism {missing[0]!r}, which is not registered; give its --user-dir{registered}"
         )
     names = [name for name in names if read_settings(args, name).active]
-    if names or any(before):
+    if names or before:
         args.own_mechanisms = ",".join(names)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_diverse.attention.registry import MECHANISMS, active
+from fairseq_diverse.attention.registry import MECHANISMS, active, own_names
 from fairseq_diverse.checkpoints.averaging import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from fairseq_diverse.checkpoints.loading import dictionary_digests, other_dictionaries
 from fairseq_diverse.host.dictionaries import digests_of
@@ -72,8 +72,8 @@ def _prepare_state(trainer: Any, filename: str, goes_on: bool, state: State) -> 
 
 def _mechanisms(args: Namespace) -> list[str]:
     """The flags of the mechanisms that a model has on, and the names of those that are not registered."""
-    own = (getattr(args, "own_mechanisms", None) or "").split(",")
-    return active(args) + [name for name in own if name and name not in MECHANISMS]
+    own = own_names(getattr(args, "own_mechanisms", None))
+    return active(args) + [name for name in own if name not in MECHANISMS]
 
 
 def _check_metric(trainer: Any, metric: str) -> None:

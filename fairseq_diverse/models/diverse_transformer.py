@@ -160,9 +160,15 @@ class DiverseDecoder(transformer.TransformerDecoderBase):
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's decoder; ``options`` as for ``extract_features``."""
-        options |= {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
-        inputs = prev_output_tokens, encoder_out, incremental_state, full_context_alignment
-        x, extra = self.extract_features(*inputs, **options)
+        x, extra = self.extract_features(
+            prev_output_tokens,
+            encoder_out,
+            incremental_state,
+            full_context_alignment,
+            alignment_layer=alignment_layer,
+            alignment_heads=alignment_heads,
+            **options,
+        )
         return (x if features_only else self.output_layer(x)), extra
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
@@ -366,8 +372,15 @@ class DiverseTransformerModel(DiverseModel, transformer.TransformerModel):
         """
         request = resolve(attention_request, components(self.cfg))
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, None, source_trees, request)
-        options |= {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads, "request": request}
-        x, extra = self.decoder(prev_output_tokens, encoder_out, features_only=features_only, **options)
+        x, extra = self.decoder(
+            prev_output_tokens,
+            encoder_out,
+            features_only=features_only,
+            alignment_layer=alignment_layer,
+            alignment_heads=alignment_heads,
+            request=request,
+            **options,
+        )
         extra |= (extra.pop("extras") | encoder_out["extras"]).results(request, x)
         self.warn_of_ignored(extra["losses"])
         return x, extra

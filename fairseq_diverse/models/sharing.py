@@ -11,7 +11,7 @@ from typing import Any
 from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
-from fairseq_diverse.attention.registry import MECHANISMS
+from fairseq_diverse.attention.registry import MECHANISMS, own_names
 from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_diverse.checkpoints.settings import printable
 from fairseq_diverse.checkpoints.shared import CARD, read_config, write_shared
@@ -61,7 +61,7 @@ def export_shared(
         if None in pair:
             raise UserError(f"{source}: no binarized text of two languages; give the data of the training as --data")
     model = settings_of("model", state)
-    names = [name for name in str(model.get("own_mechanisms") or "").split(",") if name]
+    names = own_names(model.get("own_mechanisms"))
     if names and not user_dir:
         raise UserError(f"{checkpoint}: has the mechanism {', '.join(names)}; give its --user-dir")
     with new_folder(out) as part:

@@ -97,12 +97,13 @@ def draw_learning_curves(trainings: Mapping[str, Sequence[Training]], metric: st
         color, _ = STYLES[number % len(STYLES)]
         line = {"color": color, "linestyle": LINES[number % len(LINES)], "linewidth": 1.2}
         dots = {"color": color, "marker": "o", "markersize": 4, "fillstyle": "none", "linestyle": "none"}
-        for axis, field in zip(axes, ("updates", "minutes"), strict=True):
-            for i, (training, validation, _) in enumerate(runs):
+        for i, (training, validation, _) in enumerate(runs):
+            means = smoothed(training.losses, window)
+            for axis, field in zip(axes, ("updates", "minutes"), strict=True):
                 x = getattr(training, field)
                 if window > 1:
                     axis.plot(x, training.losses, color=color, linewidth=0.6, alpha=0.25)
-                axis.plot(x, smoothed(training.losses, window), **line, label=None if i else name)
+                axis.plot(x, means, **line, label=None if i else name)
                 axis.plot(getattr(validation, field), validation.losses, **dots)
     for axis, label in zip(axes, ("updates", "minutes of training"), strict=True):
         axis.set_xlabel(label)

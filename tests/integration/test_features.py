@@ -137,15 +137,20 @@ def test_train1_and_valid1_without_upsampling(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("before", "flags", "message"),
     [
-        ("--gated head", "{folder}/checkpoint_last.pt: was trained with no mechanism, but this training has --gated:"),
-        ("--alibi-on encoder", "{folder}/checkpoint_last.pt: was trained with no mechanism, but this training has"),
-        (DISAGREEMENT, "the checkpoint was trained with LabelSmoothedCrossEntropyCriterion, but this training has"),
+        ("--gated head --gated-on encoder", "--gated head", "the checkpoint's optimizer has other parameters"),
+        (
+            "",
+            "--gated head",
+            "{folder}/checkpoint_last.pt: was trained with no mechanism, but this training has --gated:",
+        ),
+        ("", "--alibi-on encoder", "{folder}/checkpoint_last.pt: was trained with no mechanism, but this training has"),
+        ("", DISAGREEMENT, "the checkpoint was trained with LabelSmoothedCrossEntropyCriterion, but this training has"),
     ],
 )
-def test_a_new_mechanism_in_the_folder_of_another_model_is_refused(data, tmp_path, flags, message):
-    train(data, tmp_path)
+def test_a_new_mechanism_in_the_folder_of_another_model_is_refused(data, tmp_path, before, flags, message):
+    train(data, tmp_path, before)
     common = [data, *TINY.split(), "--save-dir", tmp_path, "--max-update", 3, *flags.split()]
     last = refused("train", *common).splitlines()[-1]
     assert last.startswith(f"error: {message.format(folder=tmp_path)}") and "--reset-optimizer" in last
